@@ -1,0 +1,29 @@
+"""Calibrant makes a classifier's confidence mean what it says.
+
+Names resolve when first used, so that importing the package stays light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from calibrant.auditing import Audit as Audit
+    from calibrant.auditing import audit as audit
+    from calibrant.predictions import Predictions as Predictions
+
+_HOMES = {"Predictions": "predictions", "audit": "auditing", "Audit": "auditing"}
+_MODULES = {"calibrators", "evidence", "losses", "metrics", "records", "registry", "report", "scores"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"calibrant.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"calibrant.{name}")
+    raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, *_MODULES, "__version__"])

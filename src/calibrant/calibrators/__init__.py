@@ -1,0 +1,1 @@
+"""logits -> logits, fitted on held-out rows."""

@@ -1,0 +1,1 @@
+"""(logits, labels) -> one value per row; Criterion reduces."""

@@ -1,0 +1,40 @@
+"""The six nouns as shapes: logits, probs, labels, confidence, correct, features.
+
+Sizes are ``n`` rows and ``k`` classes. The annotations are documentation that the tests execute: with jaxtyping
+installed (it is a development dependency) every call in the suite is checked against them; without it they are
+plain tensors and cost nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+else:
+    try:
+        from jaxtyping import Bool, Float, Int
+    except ImportError:
+
+        class _Plain:
+            def __class_getitem__(cls, item: tuple[type, str]) -> type:
+                return item[0]
+
+        Bool = Float = Int = _Plain
+
+Logits = Float[Tensor, "n k"]
+Probs = Float[Tensor, "n k"]
+Labels = Int[Tensor, " n"]
+Confidence = Float[Tensor, " n"]
+Correct = Bool[Tensor, " n"]
+Features = Float[Tensor, "n d"]
+PerSample = Float[Tensor, " n"]
+Weights = Float[Tensor, " n"]
+
+Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def float64(values: Tensor) -> Vector:
+    """Return a tensor of any kind and device as a float64 numpy vector; the arithmetic of metrics starts here."""
+    return values.detach().double().cpu().numpy()

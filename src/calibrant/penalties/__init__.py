@@ -1,0 +1,1 @@
+"""(logits, labels) -> one number per batch, added to a loss."""

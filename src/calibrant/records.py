@@ -1,0 +1,120 @@
+"""Records: the only thing that reports, tables and benchmarks read. Flat, frozen, ready for JSON."""
+
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+
+@cache
+def versions() -> str:
+    """Say what computed a number: package, torch, numpy and Python.
+
+    Example:
+        >>> versions().startswith("calibrant ")
+        True
+    """
+    names = ("calibrant", "torch", "numpy", "scipy")
+    return ", ".join([*(f"{name} {_version(name)}" for name in names), f"python {platform.python_version()}"])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One number, how sure we are of it, and everything needed to say where it came from.
+
+    ``low`` and ``high`` bound the interval of the given ``level``; ``floor`` is the mean of the metric, and
+    ``floor_high`` its 95th percentile, when labels are drawn from the model's own probabilities; ``p`` is the
+    probability of a value at least as bad under that. None where it was not computed; ``value`` NaN where the metric
+    is undefined. ``where`` is "all", "class: NAME" or "group: NAME"; ``settings`` are the metric's options.
+    """
+
+    metric: str
+    value: float
+    n: int
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    floor: float | None = None
+    floor_high: float | None = None
+    p: float | None = None
+    where: str = "all"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    dataset: str = ""
+    seed: int | None = None
+    method: str = ""
+    versions: str = field(default_factory=versions)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named table of equally long columns: what a figure draws, and all it draws."""
+
+    name: str
+    columns: Mapping[str, np.ndarray[Any, Any]]
+    n: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len({len(column) for column in self.columns.values()}) > 1:
+            raise ValueError(f"columns of the curve {self.name!r} must be equally long.")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, column: str) -> np.ndarray[Any, Any]:
+        return self.columns[column]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything a report shows: sentences, records and curves. A report computes nothing beyond them."""
+
+    understood: str
+    verdict: str
+    notes: tuple[str, ...]
+    advice: tuple[str, ...]
+    records: tuple[Record, ...]
+    curves: tuple[Curve, ...]
+
+    def curve(self, name: str) -> Curve | None:
+        """Return the curve of that name, or None."""
+        return next((c for c in self.curves if c.name == name), None)
+
+    def record(self, metric: str, where: str = "all") -> Record | None:
+        """Return the record of that metric and place, or None."""
+        return next((r for r in self.records if r.metric == metric and r.where == where), None)
+
+
+def to_json(findings: Findings) -> str:
+    """Write findings as JSON; a number that is not finite becomes null."""
+    return json.dumps(plain(asdict(findings)), indent=1, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Return the same content in types that JSON knows.
+
+    Example:
+        >>> plain({"a": (1, float("nan"))})
+        {'a': [1, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

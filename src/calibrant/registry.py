@@ -1,0 +1,112 @@
+"""Names to methods. A module registers by being imported; nobody edits a list."""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered method, and the facts about it that a machine may ask."""
+
+    kind: str
+    name: str
+    method: Callable[..., Any]
+    facts: Mapping[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the docstring."""
+        return _doc(self.method).partition("\n\n")[0].replace("\n", " ")
+
+    @property
+    def reference(self) -> str:
+        """The paragraph of the docstring that begins with ``Reference:``."""
+        found = re.search(r"^Reference:\s*(.+?)(?:\n\s*\n|\Z)", _doc(self.method), re.S | re.M)
+        return " ".join(found[1].split()) if found else ""
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The positional parameters: the views of Predictions that the method reads."""
+        parameters = inspect.signature(self.method).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+class Registry(Mapping[str, Any]):
+    """All methods of one kind, found by importing one module or every module of one folder.
+
+    ``METRICS["brier"]`` is the plain function; ``METRICS.entry("brier")`` also has its facts and summary.
+    """
+
+    def __init__(self, kind: str, home: str) -> None:
+        self.kind = kind
+        self._home = home
+        self._entries: dict[str, Entry] = {}
+        self._loaded = False
+
+    def register(self, **facts: Any) -> Callable[[Method], Method]:
+        """Register the decorated method under the snake_case of its own name; return it unchanged."""
+
+        def keep(method: Method) -> Method:
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", method.__name__).lower()
+            if name in self._entries:
+                raise ValueError(f"{self._home}: two methods are named {name!r}.")
+            self._entries[name] = Entry(self.kind, name, method, MappingProxyType(facts))
+            return method
+
+        return keep
+
+    def entry(self, name: str) -> Entry:
+        """Return the method with its facts; a wrong name is answered with the nearest right ones."""
+        entries = self._load()
+        if name not in entries:
+            near = difflib.get_close_matches(name, entries, n=3)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise KeyError(f"{self._home} has no {name!r}.{hint}")
+        return entries[name]
+
+    def entries(self) -> list[Entry]:
+        """Return every entry in the order of names."""
+        return [self._load()[name] for name in self]
+
+    def _load(self) -> dict[str, Entry]:
+        if not self._loaded:
+            home = importlib.import_module(self._home)
+            for module in sorted(m.name for m in pkgutil.iter_modules(getattr(home, "__path__", []))):
+                importlib.import_module(f"{self._home}.{module}")
+            self._loaded = True
+        return self._entries
+
+    def __getitem__(self, name: str) -> Any:
+        return self.entry(name).method
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._load()))
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+
+def _doc(method: Callable[..., Any]) -> str:
+    return inspect.getdoc(method) or ""
+
+
+SCORES = Registry("score", "calibrant.scores")
+METRICS = Registry("metric", "calibrant.metrics")
+LOSSES = Registry("loss", "calibrant.losses")
+PENALTIES = Registry("penalty", "calibrant.penalties")
+CALIBRATORS = Registry("calibrator", "calibrant.calibrators")
+TRUST = Registry("trust", "calibrant.trust")
+
+ALL = (SCORES, METRICS, LOSSES, PENALTIES, CALIBRATORS, TRUST)

@@ -1,0 +1,1 @@
+"""features -> a learned confidence."""

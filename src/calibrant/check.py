@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.dlpack
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def tensor(value: Any, name: str) -> Tensor:
         return value.detach()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         try:
-            return torch.from_dlpack(value)
+            return torch.utils.dlpack.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError):
             pass  # a type or device that DLPack cannot carry; the array route below says what is wrong
     array = np.asarray(value)
@@ -30,7 +32,7 @@ def tensor(value: Any, name: str) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable and all(s >= 0 for s in array.strides) else array.copy())
 
 
-def _named_labels_hint(name: str, array: np.ndarray[Any, Any]) -> str:
+def _named_labels_hint(name: str, array: NDArray[Any]) -> str:
     named = name == "labels" and array.dtype.kind in "UOS"
     return " Pass classes=[...], the name of each column in order." if named else ""
 
@@ -121,7 +123,9 @@ def reduced(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
         hint = "Divide by 100 if these are percent." if low >= 0 and high <= 100 else "Pass a probability."
         raise ValueError(f"confidence must lie in [0, 1]; got [{low:.3g}, {high:.3g}]. {hint}")
     if not bool(((correct == 0) | (correct == 1)).all()):
-        raise ValueError("correct must be bool, or 0 and 1: whether the prediction was right. Pass labels=... if these are classes.")
+        raise ValueError(
+            "correct must be bool, or 0 and 1: whether the prediction was right. Pass labels=... if these are classes."
+        )
     return confidence.double(), correct.bool()
 
 
@@ -166,7 +170,10 @@ def in_range(labels: Tensor, predicted: Tensor, k: int) -> None:
         )
     message = f"labels must lie in [0, {k}); got [{low}, {high}]."
     if low == 1 and high == k:
-        shifted, given = float((predicted == labels - 1).double().mean()), float((predicted == labels).double().mean())
+        shifted, given = (
+            float((predicted == labels - 1).double().mean()),
+            float((predicted == labels).double().mean()),
+        )
         message += (
             f" With labels - 1 the accuracy is {shifted:.2f}, as given {given:.2f}."
             f" Pass labels - 1, or classes=range(1, {k + 1})."

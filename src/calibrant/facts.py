@@ -123,7 +123,7 @@ def _rows(logits: Tensor, labels: Tensor | None, out: "_Raw", low: int, work: di
 
 
 def _max(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest value and its first index. Finding an index is scalar code, so look in one block, not in the whole row."""
+    """Largest value and its first index. Finding an index is scalar code, so look in one block, not the whole row."""
     n, k = z.shape
     blocks = k // 100
     if blocks < 2 or z.device.type != "cpu":

@@ -5,9 +5,10 @@ installed (it is a development dependency) every call in the suite is checked ag
 plain tensors and cost nothing.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ Logits = Float[Tensor, "n k"]
 Probs = Float[Tensor, "n k"]
 Labels = Int[Tensor, " n"]
 Confidence = Float[Tensor, " n"]
+OtherConfidence = Float[Tensor, " m"]
 Correct = Bool[Tensor, " n"]
 Features = Float[Tensor, "n d"]
 PerSample = Float[Tensor, " n"]
 Weights = Float[Tensor, " n"]
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
+Vector = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 def float64(values: Tensor) -> Vector:

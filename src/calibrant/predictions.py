@@ -53,10 +53,11 @@ class Predictions:
         given = {"logits": logits, "probs": probs, "log_probs": log_probs, "confidence": confidence}
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
-            raise ValueError(
-                f"exactly one of logits, probs, log_probs, confidence must be given; got {' and '.join(named) or 'none'}."
-            )
+            got = " and ".join(named) or "none"
+            raise ValueError(f"exactly one of logits, probs, log_probs, confidence must be given; got {got}.")
         self.kind = named[0]
+        self._scores: Tensor | None = None
+        self._labels: Labels | None = None
         self.one_column = False
         self.column_doubt = ""
         self._said: list[str] = []
@@ -84,7 +85,6 @@ class Predictions:
             raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
         self.classes: tuple[Any, ...] | None = None
         self.k: int | None = None
-        self._scores = self._labels = None
         self._confidence, self._correct = check.reduced(confidence.cpu(), check.tensor(correct, "correct").cpu())
         self._kept = torch.ones(len(self._confidence), dtype=torch.bool)
 
@@ -100,11 +100,13 @@ class Predictions:
             dropped = n - int(self._kept.sum())
             self._said.append(f"{dropped} rows with label {ignore_index} left out")
             if dropped == n:
-                raise ValueError(f"labels must hold at least one class; every label equals ignore_index={ignore_index}.")
+                raise ValueError(
+                    f"labels must hold at least one class; every label equals ignore_index={ignore_index}."
+                )
             if dropped:
                 translated, scores = translated[self._kept], scores[self._kept.to(scores.device)]
-        self._labels: Labels | None = translated
-        self._scores: Tensor | None = self._checked(scores)
+        self._labels = translated
+        self._scores = self._checked(scores)
         if translated is not None:
             self._match(translated, self.k)
 

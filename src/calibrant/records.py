@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @cache
@@ -64,7 +65,7 @@ class Curve:
     """A named table of equally long columns: what a figure draws, and all it draws."""
 
     name: str
-    columns: Mapping[str, np.ndarray[Any, Any]]
+    columns: Mapping[str, NDArray[Any]]
     n: int
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,7 +76,7 @@ class Curve:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def __getitem__(self, column: str) -> np.ndarray[Any, Any]:
+    def __getitem__(self, column: str) -> NDArray[Any]:
         return self.columns[column]
 
 

@@ -1,0 +1,115 @@
+"""Over- or under-confident, and by how much: signed numbers, because a magnitude does not say what to do."""
+
+import math
+
+import numpy as np
+from scipy.special import expit
+
+from calibrant.metrics.proper import mean
+from calibrant.nouns import Array, Confidence, Correct, Vector, Weights, float64
+from calibrant.registry import METRICS
+
+
+@METRICS.register(better="neither", range=(0.0, 1.0), family="direction", mean_of="confidence")
+def mean_confidence(confidence: Confidence, *, weights: Weights | None = None) -> float:
+    r"""Mean confidence: the accuracy that the model promises.
+
+    .. math:: \frac1n \sum_i c_i
+
+    Reference: Guo et al., ICML 2017.
+
+    Example:
+        >>> round(mean_confidence(torch.tensor([0.9, 0.7])), 6)
+        0.8
+    """
+    return mean(confidence, weights)
+
+
+@METRICS.register(better="zero", range=(-1.0, 1.0), family="direction")
+def signed_gap(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
+    r"""Mean confidence minus accuracy: positive is over-confident.
+
+    .. math:: \frac1n \sum_i (c_i - a_i)
+
+    Over- and under-confidence cancel: zero does not mean calibrated.
+
+    Reference: Van Calster et al., BMC Medicine 2019 (calibration in the large).
+
+    Example:
+        >>> round(signed_gap(torch.tensor([0.9, 0.7]), torch.tensor([True, False])), 6)
+        0.3
+    """
+    return mean(confidence.double() - correct.double(), weights)
+
+
+@METRICS.register(better="one", range=(-math.inf, math.inf), family="direction")
+def calibration_slope(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
+    r"""Slope of the logistic recalibration of the confidence: below 1, confidences are too extreme.
+
+    .. math:: \mathrm{logit}\,\Pr(a = 1) = \alpha + \beta\,\mathrm{logit}\,c \qquad (\beta \text{ is returned})
+
+    by maximum likelihood, confidences clipped to [1e-12, 1 - 1e-12]. NaN where the fit does not exist: constant
+    confidence, rows all right or all wrong, or perfectly separated.
+
+    Reference: Cox, Biometrika 1958; Van Calster et al., BMC Medicine 2019.
+
+    Example:
+        >>> c = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.6, 0.6])
+        >>> round(calibration_slope(c, torch.tensor([True, True, True, False, True, False])), 4)
+        0.6131
+    """
+    x, a, w = _logistic_data(confidence, correct, weights)
+    found = _maximum_likelihood(np.stack([np.ones_like(x), x], 1), np.zeros_like(x), a, w)
+    return math.nan if found is None else float(found[1])
+
+
+@METRICS.register(better="zero", range=(-math.inf, math.inf), family="direction")
+def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
+    r"""Intercept of the logistic recalibration at slope 1: negative is over-confident.
+
+    .. math:: \mathrm{logit}\,\Pr(a = 1) = \alpha + \mathrm{logit}\,c \qquad (\alpha \text{ is returned})
+
+    The shift in log odds that makes mean confidence equal accuracy. NaN where the rows are all right or all wrong.
+
+    Reference: Cox, Biometrika 1958; Van Calster et al., BMC Medicine 2019.
+
+    Example:
+        >>> round(calibration_intercept(torch.tensor([0.9, 0.9]), torch.tensor([True, False])), 4)
+        -2.1972
+    """
+    x, a, w = _logistic_data(confidence, correct, weights)
+    found = _maximum_likelihood(np.ones((len(x), 1)), x, a, w)
+    return math.nan if found is None else float(found[0])
+
+
+def _logistic_data(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, Vector, Vector]:
+    c, a = np.clip(float64(confidence), 1e-12, 1 - 1e-12), float64(correct)
+    return np.log(c) - np.log1p(-c), a, np.ones_like(c) if weights is None else float64(weights)
+
+
+def _maximum_likelihood(design: Array, offset: Vector, a: Vector, w: Vector) -> Vector | None:
+    """Newton's method with halved steps on a concave likelihood; None where it has no finite maximum."""
+    right = (w * a).sum()
+    if right <= 0 or right >= w.sum():
+        return None
+    beta = np.zeros(design.shape[1])
+
+    def likelihood(b: Vector) -> float:
+        eta = design @ b + offset
+        return float((w * (a * eta - np.logaddexp(0, eta))).sum())
+
+    current = likelihood(beta)
+    for _ in range(100):
+        p = expit(design @ beta + offset)
+        gradient = design.T @ (w * (a - p))
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design
+        if np.linalg.cond(hessian) > 1e12:
+            return None
+        step = np.linalg.solve(hessian, gradient)
+        size = 1.0
+        while (proposed := likelihood(beta + size * step)) < current - 1e-12 and size > 1e-8:
+            size /= 2
+        beta, current = beta + size * step, max(current, proposed)
+        if np.abs(size * step).max() < 1e-10 * (1 + np.abs(beta).max()):
+            return beta
+    return None

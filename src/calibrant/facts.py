@@ -71,6 +71,14 @@ def from_probs(probs: Tensor, labels: Tensor | None) -> Facts:
         return Facts(*(torch.cat([getattr(part, f.name).cpu() for part in parts]) for f in fields(Facts)))
 
 
+def rank(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return how many classes are ahead of the true one; tied classes are ranked by index."""
+    mine = labels[:, None].to(scores.device)
+    true = scores.gather(1, mine)
+    earlier = torch.arange(scores.shape[1], device=scores.device) < mine
+    return ((scores > true) | ((scores == true) & earlier)).sum(1).cpu()
+
+
 def _in_chunks(logits: Tensor, work: Callable[[int, int, dict[str, Tensor]], None]) -> None:
     n, k = logits.shape
     if logits.device.type != "cpu":

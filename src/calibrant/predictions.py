@@ -213,6 +213,13 @@ class Predictions:
         """Squared distance between probabilities and truth, summed over classes, a row."""
         return self._labelled("brier")
 
+    @cached_property
+    def in_top5(self) -> Correct:
+        """Whether the true class is among the five largest scores."""
+        if self._scores is None:
+            raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
+        return facts.rank(self._scores, self.labels) < 5
+
     @property
     def entropy(self) -> PerSample:
         """Entropy of the probabilities in nats, a row."""

@@ -47,7 +47,7 @@ def negative_entropy(predictions: Predictions) -> PerSample:
 
     .. math:: \sum_k p_k \log p_k \in [-\log K, 0], \qquad 0 \log 0 = 0
 
-    The table of seed paper "Revisiting Reweighted Risk" writes :math:`\sum z \log z`; logits can be negative, so
+    The reference's table of scores writes :math:`\sum z \log z`; logits can be negative, so
     that is a slip for :math:`p`.
 
     Reference: Shannon, Bell System Technical Journal 1948; Zhou et al., arXiv 2505.23463.
@@ -114,7 +114,7 @@ def logit_margin(predictions: Predictions) -> PerSample:
 
     .. math:: z_{(1)} - z_{(2)} = \log p_{(1)} - \log p_{(2)}
 
-    Reference: Guo et al., SMART, 2025 (seed paper 002).
+    Reference: Guo et al., "Sample Margin-Aware Recalibration of Temperature" (SMART), 2025.
 
     Example:
         >>> logit_margin(Predictions(logits=[[3.0, 1.0]]))

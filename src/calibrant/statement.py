@@ -19,6 +19,16 @@ def count(n: int) -> str:
     return f"{n:,}".replace(",", " ")
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """Write a share as a percentage.
+
+    Example:
+        >>> percent(0.871), percent(0.0213, 1)
+        ('87 %', '2.1 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def understood(p: "Predictions") -> str:
     """One line: rows, classes, kind, labels, accuracy, and what was translated or left out."""
     n = len(p)
@@ -80,7 +90,7 @@ def _saturated(p: "Predictions") -> str:
     half = p._scores is not None and p.kind == "probs" and p._scores.dtype in (torch.float16, torch.bfloat16)
     if half and exact:
         kind = str(p._scores.dtype).removeprefix("torch.") if p._scores is not None else ""
-        return f"{kind} input: {exact / len(p):.0%} of confidences are exactly 1; pass logits, or cast before softmax."
+        return f"{kind} input: {percent(exact / len(p))} of confidences are exactly 1; pass logits, or cast first."
     if exact:
         return f"{count(exact)} of {count(len(p))} confidences are exactly 0 or 1; pass logits to tell them apart."
     return ""

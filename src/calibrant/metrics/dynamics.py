@@ -15,7 +15,7 @@ def mean_entropy(probs: Probs, *, weights: Weights | None = None) -> float:
 
     .. math:: -\frac1n \sum_i \sum_k p_{ik} \log p_{ik}, \qquad 0 \log 0 = 0
 
-    Reference: SECA (seed paper 003), Appendix A.
+    Reference: "SECA: Self-guided Model Calibration", under review, Appendix A.
 
     Example:
         >>> round(mean_entropy(torch.tensor([[0.5, 0.5]])), 4)
@@ -34,7 +34,7 @@ def class_kl(probs: Probs, labels: Labels, *, leave_out: bool = True, weights: W
     without any the answer is NaN. ``leave_out=False`` keeps the row in its own mean. The paper does not state the
     direction; this one agrees with its Eq. 9. A probability of 0 counts as 1e-12.
 
-    Reference: SECA (seed paper 003), Appendix A.
+    Reference: "SECA: Self-guided Model Calibration", under review, Appendix A.
 
     Example:
         >>> round(class_kl(torch.tensor([[0.5, 0.5], [0.9, 0.1]]), torch.tensor([0, 0])), 4)
@@ -58,7 +58,7 @@ def class_cosine(probs: Probs, labels: Labels, *, weights: Weights | None = None
 
     .. math:: \frac1n \sum_i \frac{p_i \cdot \mu_{y_i}}{\|p_i\|\,\|\mu_{y_i}\|}
 
-    Reference: SECA (seed paper 003), Appendix A.
+    Reference: "SECA: Self-guided Model Calibration", under review, Appendix A.
 
     Example:
         >>> round(class_cosine(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])), 4)

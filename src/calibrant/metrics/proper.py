@@ -2,19 +2,18 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.nouns import Correct, Labels, Logits, Probs, Weights
+from calibrant.facts import rank
+from calibrant.nouns import Correct, Labels, Logits, Probs, Weights, float64
 from calibrant.registry import METRICS
 
 
 def mean(values: Tensor, weights: Weights | None = None) -> float:
-    """Weighted mean in float64; NaN where the weights sum to zero."""
-    values = values.double()
-    if weights is None:
-        return float(values.mean())
-    return float((values * weights.to(values.device)).sum() / weights.sum())
+    """Mean in float64, weighted where there are weights."""
+    return float(np.average(float64(values), weights=None if weights is None else float64(weights)))
 
 
 @METRICS.register(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="correct")
@@ -34,7 +33,7 @@ def accuracy(correct: Correct, *, weights: Weights | None = None) -> float:
     return mean(correct, weights)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="accuracy")
+@METRICS.register(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="in_top5")
 def top5_accuracy(logits: Logits, labels: Labels, *, weights: Weights | None = None) -> float:
     r"""Share of rows whose true class is among the five largest scores.
 
@@ -48,10 +47,7 @@ def top5_accuracy(logits: Logits, labels: Labels, *, weights: Weights | None = N
         >>> top5_accuracy(torch.arange(12.0).reshape(2, 6), torch.tensor([0, 1]))
         0.5
     """
-    true = logits.gather(1, labels[:, None].to(logits.device))
-    earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None].to(logits.device)
-    rank = ((logits > true) | ((logits == true) & earlier)).sum(1)
-    return mean((rank < 5).cpu(), weights)
+    return mean(rank(logits, labels) < 5, weights)
 
 
 @METRICS.register(better="lower", range=(0.0, float("inf")), family="proper", mean_of="nll")

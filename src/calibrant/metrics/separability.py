@@ -1,6 +1,7 @@
 """How far apart the confidences of right and wrong rows lie, as two Gaussians.
 
-NaN where either has fewer than two rows."""
+NaN where either has fewer than two rows.
+"""
 
 import math
 

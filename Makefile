@@ -1,0 +1,28 @@
+# `make test` and `make check` are what CI runs. Each target sets up what it needs in .venv; uv is not needed.
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: help demo test check bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+.venv/ready: pyproject.toml requirements-dev.txt constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r requirements-dev.txt
+	touch .venv/ready
+
+demo: .venv/ready  ## train a small classifier, audit it, and write demo/report.html
+	$(BIN)/python examples/digits.py
+
+test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
+	$(BIN)/python -m pytest -q -n 2
+
+check: .venv/ready  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:  ## remove what make made
+	rm -rf .venv .bench-venv demo .mypy_cache .pytest_cache .ruff_cache

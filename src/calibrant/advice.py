@@ -1,0 +1,128 @@
+"""From numbers to words: the verdict, and what to do next."""
+
+import numpy as np
+
+from calibrant.nouns import float64
+from calibrant.predictions import Predictions
+from calibrant.records import Findings, Record
+from calibrant.statement import count, percent
+
+ALPHA = 0.05  # below this p a departure from calibration is called one
+
+
+def verdict(findings: Findings) -> str:
+    """One sentence: over-confident, under-confident, unevenly calibrated, or nothing found, with an example."""
+    gap, error = _known(findings, "signed_gap"), _known(findings, "ece_debiased")
+    curve = findings.curve("reliability")
+    if gap.n < 2 or curve is None:
+        return "One row says nothing about calibration."
+    harm = curve["count"] * np.abs(curve["confidence"] - curve["accuracy"])
+    worst = int(harm.argmax())
+    says, right = percent(float(curve["confidence"][worst])), percent(float(curve["accuracy"][worst]))
+    example = f"when it says {says}, it is right {right} of the time"
+    if (error.p is not None and error.p <= ALPHA) or (gap.p is not None and gap.p <= ALPHA):
+        return f"{_direction(gap)}: {example}; {_numbers(error)}."
+    return f"No miscalibration found in {count(gap.n)} rows; {_numbers(error)}."
+
+
+def _direction(gap: Record) -> str:
+    if gap.p is not None and gap.p <= ALPHA:
+        return "Over-confident" if gap.value > 0 else "Under-confident"
+    return "Right on average, wrong in places"
+
+
+def _numbers(error: Record) -> str:
+    return (
+        f"calibration error {error.value:.3f} [{error.low:.3f}, {error.high:.3f}], "
+        f"of which noise alone would show {error.floor:.3f} (p = {error.p:.3f})"
+    )
+
+
+def _known(findings: Findings, metric: str) -> Record:
+    record = findings.record(metric)
+    if record is None:
+        raise ValueError(f"findings must hold {metric!r}.")
+    return record
+
+
+def next_steps(findings: Findings, predictions: Predictions) -> tuple[str, ...]:
+    """Sentences, most useful first; each names the numbers it rests on."""
+    steps = (_repair(findings), _prior(predictions), _ranking(findings), _review(findings), _more_rows(findings))
+    return tuple(step for step in steps if step)
+
+
+def _repair(findings: Findings) -> str:
+    gap, error, slope = (_known(findings, m) for m in ("signed_gap", "ece_debiased", "calibration_slope"))
+    lean = gap.p is not None and gap.p <= ALPHA
+    if not lean and not (error.p is not None and error.p <= ALPHA):
+        return "Leave the confidence as it is: nothing beyond noise was found that a calibrator could repair."
+    if not lean:
+        return (
+            "Over- and under-confidence cancel in the mean: fit a calibrator with more freedom than one temperature "
+            "on held-out rows, and judge it by NLL and Brier on rows it has not seen."
+        )
+    way = "above 1 (softer)" if gap.value > 0 else "below 1 (sharper)"
+    tail = f" (slope {slope.value:.2f}; 1 would be right)" if np.isfinite(slope.value) else ""
+    return (
+        f"Repair it: fit temperature scaling on held-out rows, expecting a temperature {way}{tail}; accuracy does not "
+        "change. Judge it by NLL and Brier on rows it has not seen."
+    )
+
+
+def _prior(p: Predictions) -> str:
+    """Name the class whose mean probability is far from its rate: class weights, resampling or a changed base rate."""
+    if p.k is None or p.k > 1000 or len(p) * p.k > 50_000_000:
+        return ""
+    w = np.ones(len(p)) if p.weights is None else float64(p.weights)
+    promised = w @ float64(p.probs) / w.sum()
+    observed = np.bincount(p.labels.numpy(), w, p.k) / w.sum()
+    off = np.abs(promised - observed)
+    worst = int(off.argmax())
+    ratio = max(promised[worst], 1e-9) / max(observed[worst], 1 / len(p))
+    if off[worst] < 0.05 or 1 / 2 < ratio < 2:
+        return ""
+    name = p.classes[worst] if p.classes else worst
+    said, seen = percent(promised[worst], 1), percent(observed[worst], 1)
+    return (
+        f"Check the base rate: class {name} is given {said} on average and observed {seen}; "
+        "this looks like class weights, resampling or a changed base rate."
+    )
+
+
+def _ranking(findings: Findings) -> str:
+    auroc = _known(findings, "failure_auroc")
+    if np.isnan(auroc.value):
+        which = "right" if _known(findings, "accuracy").value > 0.5 else "wrong"
+        return f"All rows are {which}, so nothing can be said about telling right from wrong."
+    if auroc.value < 0.6:
+        return (
+            f"Confidence barely ranks right above wrong (AUROC {auroc.value:.2f}; 0.5 is chance): calibration will not "
+            "help a review queue; a better score or a better model would."
+        )
+    return ""
+
+
+def _review(findings: Findings) -> str:
+    accuracy, curve = _known(findings, "accuracy"), findings.curve("risk_coverage")
+    if curve is None or accuracy.value >= 1 or len(curve) < 2:
+        return ""
+    place = int(np.argmin(np.abs(curve["coverage"] - 0.8)))
+    coverage, risk, threshold = (float(curve[name][place]) for name in ("coverage", "risk", "threshold"))
+    if risk >= 1 - accuracy.value or coverage >= 1:
+        return ""
+    before, after = percent(1 - accuracy.value, 1), percent(risk, 1)
+    return (
+        f"If wrong answers cost more than a review, send rows below confidence {threshold:.3f} to a person: that is "
+        f"{percent(1 - coverage)} of them, and the error of the rest falls from {before} to {after}. "
+        "Read off these rows it is optimistic; confirm it on others."
+    )
+
+
+def _more_rows(findings: Findings) -> str:
+    error = findings.record("top_label_ece")
+    if error is None or error.floor_high is None or error.n >= 1000:
+        return ""
+    return (
+        f"Get more rows if you can: with {count(error.n)} a perfectly calibrated model shows a binned error of up to "
+        f"{error.floor_high:.3f}, so smaller errors cannot be seen."
+    )

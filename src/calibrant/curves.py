@@ -1,0 +1,159 @@
+"""Curves as records: what a figure draws, computed here and nowhere else."""
+
+import numpy as np
+from scipy.special import betaincinv
+from scipy.stats import binom
+
+from calibrant.metrics.binned import bin_sums
+from calibrant.metrics.bins import Index, Scheme, assign
+from calibrant.metrics.blocks import tied_blocks
+from calibrant.metrics.corp import isotonic
+from calibrant.nouns import Vector, float64
+from calibrant.predictions import Predictions
+from calibrant.records import Curve
+
+
+def reliability(predictions: Predictions, *, bins: int = 15, scheme: Scheme = "mass", level: float = 0.9) -> Curve:
+    r"""Reliability diagram: per bin the mean confidence and the accuracy with its exact interval, empty bins absent.
+
+    The interval of the accuracy is Clopper-Pearson's, which does not collapse in a bin that is all right or all wrong.
+    ``band_low`` and ``band_high`` bound where the accuracy of a calibrated model would fall in that bin (binomial).
+
+    Reference: Bröcker & Smith, Weather and Forecasting 2007; Clopper & Pearson, Biometrika 1934.
+
+    Example:
+        >>> curve = reliability(Predictions(confidence=[0.9, 0.9, 0.6, 0.6], correct=[True, True, True, False]))
+        >>> curve["accuracy"]
+        array([0.5, 1. ])
+    """
+    c, a = float64(predictions.confidence), float64(predictions.correct)
+    w = np.ones_like(c) if predictions.weights is None else float64(predictions.weights)
+    index, total = assign(c, bins=bins, scheme=scheme, weights=w)
+    count = bin_sums(index, total, w)
+    kept = count > 0
+    low, high = np.full(total, np.inf), np.full(total, -np.inf)
+    np.minimum.at(low, index, c)
+    np.maximum.at(high, index, c)
+    count, low, high = count[kept], low[kept], high[kept]
+    sure, right = bin_sums(index, total, w * c)[kept], bin_sums(index, total, w * a)[kept]
+    tail, mean = (1 - level) / 2, np.clip(sure / count, 0, 1)
+    columns = {
+        "low": low,
+        "high": high,
+        "count": count,
+        "confidence": mean,
+        "accuracy": np.clip(right / count, 0, 1),
+        "accuracy_low": _clopper_pearson(right, count - right + 1, tail, 0.0),
+        "accuracy_high": _clopper_pearson(right + 1, count - right, 1 - tail, 1.0),
+        "band_low": binom.ppf(tail, np.maximum(np.round(count), 1), mean) / np.maximum(np.round(count), 1),
+        "band_high": binom.ppf(1 - tail, np.maximum(np.round(count), 1), mean) / np.maximum(np.round(count), 1),
+    }
+    return Curve("reliability", columns, len(predictions), {"bins": bins, "scheme": scheme, "level": level})
+
+
+def _clopper_pearson(successes: Vector, failures: Vector, quantile: float, edge: float) -> Vector:
+    inside = (successes > 1e-9) & (failures > 1e-9)
+    found = betaincinv(np.where(inside, successes, 1.0), np.where(inside, failures, 1.0), quantile)
+    return np.where(inside, found, edge)
+
+
+def reliability_isotonic(predictions: Predictions) -> Curve:
+    """Binless reliability curve: accuracy as the isotonic regression of correctness on confidence (CORP).
+
+    Reference: Dimitriadis, Gneiting & Jordan, PNAS 2021.
+
+    Example:
+        >>> reliability_isotonic(Predictions(confidence=[0.9, 0.6], correct=[True, False]))["accuracy"]
+        array([0., 1.])
+    """
+    values, _, _, fitted = isotonic(predictions.confidence, predictions.correct, predictions.weights)
+    ends = np.flatnonzero(np.diff(fitted))  # a step is drawn by its two ends
+    kept = np.unique(np.concatenate([[0], ends, ends + 1, [len(values) - 1]]))
+    return Curve("reliability_isotonic", {"confidence": values[kept], "accuracy": fitted[kept]}, len(predictions))
+
+
+def confidence_histogram(predictions: Predictions, *, bins: int = 25) -> Curve:
+    """Count right and wrong rows by confidence, in equal-width bins of [0, 1].
+
+    Example:
+        >>> confidence_histogram(Predictions(confidence=[0.9, 0.6], correct=[True, False]), bins=2)["right"]
+        array([0., 1.])
+    """
+    c, a = float64(predictions.confidence), float64(predictions.correct)
+    w = np.ones_like(c) if predictions.weights is None else float64(predictions.weights)
+    index, _ = assign(c, bins=bins)
+    edges = np.linspace(0, 1, bins + 1)
+    right, wrong = bin_sums(index, bins, w * a), bin_sums(index, bins, w * (1 - a))
+    columns = {"low": edges[:-1], "high": edges[1:], "right": right, "wrong": wrong}
+    return Curve("confidence_histogram", columns, len(predictions), {"bins": bins})
+
+
+def risk_coverage(predictions: Predictions, *, points: int = 400) -> Curve:
+    """Error among the accepted rows at each threshold, from the highest down; thinned to about ``points``.
+
+    Reference: El-Yaniv & Wiener, JMLR 2010.
+
+    Example:
+        >>> risk_coverage(Predictions(confidence=[0.9, 0.6], correct=[True, False]))["risk"]
+        array([0. , 0.5])
+    """
+    blocks = tied_blocks(predictions.confidence, predictions.correct, weights=predictions.weights)
+    kept = _thin(blocks.coverage, points)
+    columns = {"threshold": blocks.threshold, "coverage": blocks.coverage, "risk": blocks.risk}
+    return Curve("risk_coverage", {name: x[kept] for name, x in columns.items()}, len(predictions))
+
+
+def oracle_risk_coverage(predictions: Predictions, *, points: int = 100) -> Curve:
+    """Risk-coverage curve of a ranking that puts every error last.
+
+    Example:
+        >>> oracle_risk_coverage(Predictions(confidence=[0.9, 0.6], correct=[True, False]), points=2)["risk"]
+        array([0. , 0.5])
+    """
+    blocks = tied_blocks(predictions.confidence, predictions.correct, weights=predictions.weights)
+    error = float(blocks.risk[-1])
+    coverage = np.linspace(1 / points, 1, points)
+    risk = np.maximum(coverage - (1 - error), 0) / coverage
+    return Curve("oracle_risk_coverage", {"coverage": coverage, "risk": risk}, len(predictions))
+
+
+def generalised_risk_coverage(predictions: Predictions, *, points: int = 400) -> Curve:
+    """Share of all rows that are accepted and wrong, against coverage; `augrc` is the area under it.
+
+    Reference: Traub et al., NeurIPS 2024.
+
+    Example:
+        >>> generalised_risk_coverage(Predictions(confidence=[0.9, 0.6], correct=[True, False]))["risk"]
+        array([0. , 0. , 0.5])
+    """
+    blocks = tied_blocks(predictions.confidence, predictions.correct, weights=predictions.weights)
+    coverage = np.concatenate([[0.0], blocks.coverage])
+    wrong = np.concatenate([[0.0], np.cumsum(blocks.loss)]) / blocks.count.sum()
+    kept = _thin(coverage, points)
+    return Curve("generalised_risk_coverage", {"coverage": coverage[kept], "risk": wrong[kept]}, len(predictions))
+
+
+def roc(predictions: Predictions, *, points: int = 400) -> Curve:
+    """ROC of telling right from wrong by confidence; empty where all rows are right or all are wrong.
+
+    Reference: Fawcett, Pattern Recognition Letters 2006.
+
+    Example:
+        >>> roc(Predictions(confidence=[0.9, 0.6], correct=[True, False]))["tpr"]
+        array([0., 1., 1.])
+    """
+    blocks = tied_blocks(predictions.confidence, predictions.correct, weights=predictions.weights)
+    right, wrong = np.cumsum(blocks.count - blocks.loss), np.cumsum(blocks.loss)
+    if right[-1] <= 0 or wrong[-1] <= 0:
+        return Curve("roc", {"fpr": np.empty(0), "tpr": np.empty(0)}, len(predictions))
+    tpr, fpr = np.concatenate([[0.0], right / right[-1]]), np.concatenate([[0.0], wrong / wrong[-1]])
+    kept = _thin(tpr + fpr, points)
+    return Curve("roc", {"fpr": fpr[kept], "tpr": tpr[kept]}, len(predictions))
+
+
+def _thin(x: Vector, points: int) -> Index:
+    """Return places of about ``points`` values spread evenly over an increasing x, both ends kept."""
+    if len(x) <= points:
+        return np.arange(len(x))
+    wanted = np.linspace(x[0], x[-1], points)
+    return np.unique(np.concatenate([[0], np.minimum(np.searchsorted(x, wanted), len(x) - 1)]))

@@ -1,0 +1,124 @@
+"""Predictions from files: .npz, .csv and .parquet. No pickle is read."""
+
+import csv
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.predictions import Predictions
+
+SCORES = ("logits", "probs", "log_probs")
+COLUMNS = ("confidence", "correct", "labels", "groups", "weights")
+NAMES = (*SCORES, *COLUMNS, "features", "classes")
+
+
+def read(path: str | Path, *, ignore_index: int | None = None) -> Predictions:
+    """Read predictions; every failure is a ValueError or OSError of one sentence that names the file.
+
+    A .npz holds arrays named as the parameters of `Predictions`. A .csv or .parquet holds columns ``labels`` or
+    ``correct``, ``confidence``, ``groups``, ``weights``, and scores as ``logits_NAME``, ``probs_NAME`` or
+    ``log_probs_NAME``, one a class, NAME being the class (whole numbers 0, 1, ... mean indices).
+    """
+    path = Path(path)
+    readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+    if path.suffix not in readers:
+        raise ValueError(f"{path.name} must end in .npz, .csv or .parquet; got {path.suffix or 'no ending'!r}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file.")
+    arrays = readers[path.suffix](path)
+    if not set(arrays) & {*SCORES, "confidence"}:
+        raise ValueError(
+            f"{path.name} must hold one of {', '.join(SCORES)}, confidence; it holds {_list(arrays) or 'nothing'}."
+        )
+    return Predictions(**{name: arrays[name] for name in NAMES if name in arrays}, ignore_index=ignore_index)
+
+
+def _list(arrays: dict[str, Any]) -> str:
+    return ", ".join(list(arrays)[:8])
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
+        raise ValueError(f"{path.name} must be a whole .npz archive; it is truncated or damaged ({error}).") from None
+    except ValueError as error:
+        reason = "an array of Python objects" if "pickle" in str(error) else str(error)
+        raise ValueError(f"{path.name} must hold plain arrays; it holds {reason}.") from None
+
+
+def _csv(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path.name} must be a UTF-8 csv file; {error}.") from None
+    if len(rows) < 2:
+        raise ValueError(f"{path.name} must have a header and at least one row; it has {len(rows)} lines.")
+    header, body = rows[0], [row for row in rows[1:] if row]
+    short = next((i for i, row in enumerate(body, 2) if len(row) != len(header)), None)
+    if short is not None:
+        raise ValueError(f"{path.name} must have {len(header)} fields in each row; line {short} has another number.")
+    columns = dict(zip(header, (list(column) for column in zip(*body, strict=True)), strict=True))
+    return _gather(columns, path)
+
+
+def _parquet(path: Path) -> dict[str, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("reading .parquet needs pyarrow; install calibrant[scale].") from None
+    try:
+        table = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} must be a whole .parquet file; {str(error).splitlines()[0]}.") from None
+    if table.num_rows == 0:
+        raise ValueError(f"{path.name} must have at least one row; it has none.")
+    return _gather({name: table[name].to_pylist() for name in table.column_names}, path)
+
+
+def _gather(columns: dict[str, list[Any]], path: Path) -> dict[str, Any]:
+    """Collect single columns and the columns of scores into arrays."""
+    arrays: dict[str, Any] = {}
+    for name in (*COLUMNS, *SCORES):
+        if name in columns:
+            arrays[name] = _column(columns[name], name, path)
+    for kind in SCORES:
+        found = [name for name in columns if name.startswith(f"{kind}_")]
+        if found:
+            arrays[kind] = np.stack([_column(columns[name], name, path) for name in found], 1)
+            names = [name.removeprefix(f"{kind}_") for name in found]
+            if names != [str(i) for i in range(len(names))] and len(names) > 1:
+                arrays["classes"] = names
+                if "labels" in columns:
+                    arrays["labels"] = np.array([str(v) for v in columns["labels"]])
+    return arrays
+
+
+def _column(values: list[Any], name: str, path: Path) -> np.ndarray[Any, Any]:
+    if name == "groups":
+        return np.array([str(v) for v in values])
+    if name == "correct":
+        values = [{"true": 1, "false": 0}.get(str(v).lower(), v) for v in values]
+    try:
+        numbers = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        if name == "labels":
+            return np.array([str(v) for v in values])
+        odd = next(v for v in values if not _is_number(v))
+        raise ValueError(f"{path.name}: column {name} must hold numbers; it holds {odd!r}.") from None
+    whole = name in ("labels", "correct") and bool((numbers == np.round(numbers)).all())
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""records -> page, figures, table. Computes nothing."""

@@ -1,0 +1,106 @@
+"""curves -> figures. Every number drawn is a number of a curve; pyplot and its global state are never touched."""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from calibrant.records import Curve, Findings
+
+# Blue and orange stay apart in every common colour blindness, and both reach 3:1 on white and on near-black.
+SURE = "#2f7fc1"
+WRONG = "#cf6a17"
+QUIET = "#808080"
+
+
+def reliability(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw accuracy against confidence: consistency band, bins with exact intervals, and the isotonic curve."""
+    ax = _ready(ax, x="confidence", y="accuracy")
+    ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), label="confidence = accuracy")
+    if bins := findings.curve("reliability"):
+        _bins(ax, bins)
+    if isotonic := findings.curve("reliability_isotonic"):
+        steps = (isotonic["confidence"], isotonic["accuracy"])
+        ax.plot(*steps, color=WRONG, linewidth=1.2, drawstyle="steps-post", label="isotonic fit")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    return _legend(ax)
+
+
+def _bins(ax: Axes, bins: Curve) -> None:
+    at, level = bins["confidence"], bins.settings.get("level")
+    band = "if perfectly calibrated"
+    # The thin edge keeps the band of a single bin visible, where there is no area to fill.
+    ax.fill_between(at, bins["band_low"], bins["band_high"], color=QUIET, alpha=0.3, linewidth=1, label=band)
+    ax.vlines(at, bins["accuracy_low"], bins["accuracy_high"], color=SURE, linewidth=1.2)
+    name = "bins" if level is None else f"bins, {100 * level:.0f} % interval"
+    ax.plot(at, bins["accuracy"], color=SURE, marker="o", markersize=4.5, linestyle="", label=name)
+
+
+def confidence_histogram(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw how many right and how many wrong answers lie at each confidence."""
+    ax = _ready(ax, x="confidence", y="rows")
+    if bars := findings.curve("confidence_histogram"):
+        low, width = bars["low"], bars["high"] - bars["low"]
+        ax.bar(low, bars["right"], width, align="edge", color=SURE, edgecolor=SURE, linewidth=0.5, label="right")
+        ax.bar(
+            low,
+            bars["wrong"],
+            width,
+            bottom=bars["right"],
+            align="edge",
+            color=WRONG,
+            edgecolor=WRONG,
+            linewidth=0.5,
+            label="wrong",
+        )
+    ax.set_xlim(-0.02, 1.02)
+    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    return _legend(ax)
+
+
+def risk_coverage(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw the error among accepted answers against the share accepted, beside the best possible ordering."""
+    ax = _ready(ax, x="share accepted (coverage)", y="error among accepted")
+    _line(ax, findings.curve("oracle_risk_coverage"), "coverage", "risk", label="best possible ordering", color=QUIET)
+    _line(ax, findings.curve("risk_coverage"), "coverage", "risk", label="by confidence", color=SURE)
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_ylim(bottom=0)
+    return _legend(ax)
+
+
+def generalised_risk_coverage(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw the share of all rows that are accepted and wrong against the share accepted."""
+    ax = _ready(ax, x="share accepted (coverage)", y="accepted and wrong")
+    curve = findings.curve("generalised_risk_coverage")
+    _line(ax, curve, "coverage", "risk", label="by confidence", color=SURE)
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_ylim(bottom=0)
+    return _legend(ax)
+
+
+def roc(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw the share of right answers kept against the share of wrong answers kept, over all thresholds."""
+    ax = _ready(ax, x="wrong answers kept", y="right answers kept")
+    ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), label="a coin")
+    _line(ax, findings.curve("roc"), "fpr", "tpr", label="by confidence", color=SURE)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    return _legend(ax)
+
+
+def _line(ax: Axes, curve: Curve | None, x: str, y: str, *, label: str, color: str) -> None:
+    if curve:
+        marker = "o" if len(curve) == 1 else ""  # a line of one point is invisible
+        ax.plot(curve[x], curve[y], color=color, marker=marker, markersize=4.5, linewidth=1.5, label=label)
+
+
+def _ready(ax: Axes | None, *, x: str, y: str) -> Axes:
+    if ax is None:
+        ax = Figure(figsize=(4.6, 4.2), layout="constrained").subplots()
+    ax.set(xlabel=x, ylabel=y)
+    return ax
+
+
+def _legend(ax: Axes) -> Axes:
+    if ax.get_legend_handles_labels()[0]:
+        # Above the axes, so that it never covers data.
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0.2)
+    return ax

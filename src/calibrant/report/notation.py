@@ -1,0 +1,136 @@
+"""How a record is written: digits, intervals, floors, units and directions, the same in page and terminal."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from calibrant.records import Record
+from calibrant.registry import METRICS
+from calibrant.report.sections import NAMES
+
+DIRECTIONS = {
+    "lower": "lower is better",
+    "higher": "higher is better",
+    "zero": "0 is best",
+    "one": "1 is best",
+    "neither": "no better or worse",
+}
+
+UNITS = {
+    "nll": "nats",
+    "brier": "squared error",
+    "top_label_brier": "squared error",
+    "mean_entropy": "nats",
+    "class_kl": "nats",
+    "separability_kl": "nats",
+    "separability_bhattacharyya": "nats",
+    "spiegelhalter_z": "standard deviations",
+    "calibration_slope": "ratio",
+    "calibration_intercept": "log-odds",
+}
+UNITS_OF_SCORE = {"log": "nats", "brier": "squared error"}
+
+
+def number(value: float, *, signed: bool = False) -> str:
+    """Write a number with three decimals, or two significant digits where it is small.
+
+    Example:
+        >>> number(0.0413), number(0.00042), number(0.0413, signed=True), number(float("nan"))
+        ('0.041', '0.00042', '+0.041', 'undefined')
+    """
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    sign = "+" if signed and value > 0 else ""
+    return sign + (f"{value:.3f}" if value == 0 or abs(value) >= 0.00995 else f"{value:#.2g}")
+
+
+def count(n: int) -> str:
+    """Write a number of rows in groups of three.
+
+    Example:
+        >>> count(12345)
+        '12 345'
+    """
+    return f"{n:,}".replace(",", " ")
+
+
+def value(record: Record) -> str:
+    """Write the value; with its sign where zero is best, and as a p-value where it is one."""
+    if unit(record) == "probability":
+        return _p(record.value)
+    return number(record.value, signed=better(record.metric) == "zero")
+
+
+def interval(record: Record) -> str:
+    """Write the interval in brackets, or nothing where there is none.
+
+    Example:
+        >>> interval(Record("brier", 0.04, 10, low=0.033, high=0.052))
+        '[0.033, 0.052]'
+    """
+    if record.low is None or record.high is None:
+        return ""
+    signed = better(record.metric) == "zero"
+    return f"[{number(record.low, signed=signed)}, {number(record.high, signed=signed)}]"
+
+
+def estimate(record: Record) -> str:
+    """Write the value and its interval: ``0.041 [0.033, 0.052]``."""
+    return f"{value(record)} {interval(record)}".strip()
+
+
+def floor(record: Record) -> str:
+    """Write what a perfectly calibrated model would show, or nothing where it was not computed.
+
+    Example:
+        >>> floor(Record("brier", 0.04, 10, floor=0.025, floor_high=0.036))
+        '0.025 (to 0.036)'
+    """
+    if record.floor is None:
+        return ""
+    upper = "" if record.floor_high is None else f" (to {number(record.floor_high)})"
+    return number(record.floor) + upper
+
+
+def p_value(record: Record) -> str:
+    """Write the p-value, or nothing where there is none."""
+    return "" if record.p is None else _p(record.p)
+
+
+def _p(probability: float) -> str:
+    return "<0.001" if probability < 0.001 else number(probability)
+
+
+def settings(options: Mapping[str, Any]) -> str:
+    """Write the options of a metric; a word speaks for itself, a number needs its name.
+
+    Example:
+        >>> settings({"bins": 15, "norm": "l1"})
+        'bins 15, l1'
+    """
+    said = (option if isinstance(option, str) else f"{name} {option}" for name, option in options.items())
+    return ", ".join(said)
+
+
+def name(metric: str) -> str:
+    """Return what a person calls the metric."""
+    return NAMES.get(metric, metric.replace("_", " ").capitalize())
+
+
+def better(metric: str) -> str:
+    """Return "lower", "higher", "zero", "one" or "neither" as the metric's registration says, or nothing."""
+    return str(METRICS.entry(metric).facts.get("better", "")) if metric in METRICS else ""
+
+
+def direction(metric: str) -> str:
+    """Say which way is better, or nothing for a metric that is not registered."""
+    return DIRECTIONS.get(better(metric), "")
+
+
+def unit(record: Record) -> str:
+    """Say what the number counts; most are fractions between 0 and 1."""
+    if "score" in record.settings:
+        return UNITS_OF_SCORE.get(str(record.settings["score"]), "fraction")
+    return UNITS.get(record.metric, "probability" if record.metric.endswith("_pvalue") else "fraction")

@@ -1,0 +1,45 @@
+"""Where it goes wrong: the gap between confidence and accuracy by predicted class and by group."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+
+from calibrant.evidence import interval, measure
+from calibrant.nouns import Array, float64
+from calibrant.predictions import Predictions
+from calibrant.records import Record
+
+SHOWN = 10  # classes, and groups, that get an interval
+
+
+def records(predictions: Predictions, *, level: float) -> Iterator[Record]:
+    r"""Yield accuracy, mean confidence and signed gap of the worst predicted classes and the worst groups.
+
+    Slices are ranked by :math:`|\sum(c - a)| / \sqrt{\sum c(1 - c)}`, how far beyond noise their gap is; ``p`` is the
+    two-sided normal p-value times the number of slices looked at, because the worst of many looks bad by chance.
+    """
+    if predictions.k is not None:
+        names = predictions.classes or tuple(range(predictions.k))
+        yield from _worst("class", predictions, predictions.predicted.numpy(), [str(n) for n in names], level)
+    if predictions.groups is not None:
+        found, place = np.unique(predictions.groups.astype(str), return_inverse=True)
+        yield from _worst("group", predictions, place, found.tolist(), level)
+
+
+def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: float) -> Iterator[Record]:
+    c, a = float64(p.confidence), float64(p.correct)
+    w = np.ones_like(c) if p.weights is None else float64(p.weights)
+    gap = np.bincount(place, w * (c - a), len(names))
+    spread = np.sqrt(np.bincount(place, w**2 * c * (1 - c), len(names)))
+    present = np.flatnonzero(np.bincount(place, w, len(names)) > 0)
+    z = np.abs(gap) / np.maximum(spread, 1e-12)
+    for slice_ in sorted(present, key=lambda s: -z[s])[:SHOWN]:
+        part = p.take(torch.from_numpy(place == slice_))
+        where, n = f"{kind}: {names[slice_]}", len(part)
+        yield Record("accuracy", measure("accuracy", part), n, where=where)
+        yield Record("mean_confidence", measure("mean_confidence", part), n, where=where)
+        found = interval("signed_gap", part, level=level)
+        corrected = min(1.0, float(2 * ndtr(-z[slice_])) * len(present))
+        yield Record("signed_gap", found.value, n, found.low, found.high, level, p=corrected, where=where)

@@ -5,7 +5,7 @@ import numpy as np
 from calibrant.nouns import float64
 from calibrant.predictions import Predictions
 from calibrant.records import Findings, Record
-from calibrant.statement import count, percent
+from calibrant.words import count, percent
 
 ALPHA = 0.05  # below this p a departure from calibration is called one
 
@@ -76,10 +76,9 @@ def _prior(p: Predictions) -> str:
     w = np.ones(len(p)) if p.weights is None else float64(p.weights)
     promised = w @ float64(p.probs) / w.sum()
     observed = np.bincount(p.labels.numpy(), w, p.k) / w.sum()
-    off = np.abs(promised - observed)
-    worst = int(off.argmax())
-    ratio = max(promised[worst], 1e-9) / max(observed[worst], 1 / len(p))
-    if off[worst] < 0.05 or 1 / 2 < ratio < 2:
+    times = np.abs(np.log(np.maximum(promised, 1e-9) / np.maximum(observed, 1 / len(p))))
+    worst = int(np.where(np.abs(promised - observed) < 0.05, 0.0, times).argmax())
+    if times[worst] < np.log(2) or abs(promised[worst] - observed[worst]) < 0.05:
         return ""
     name = p.classes[worst] if p.classes else worst
     said, seen = percent(promised[worst], 1), percent(observed[worst], 1)

@@ -84,9 +84,7 @@ class Audit:
 
     def save(self, path: str | Path) -> None:
         """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
-        path = Path(path)
-        if path.suffix not in (".html", ".json"):
-            raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
+        path = check_path(Path(path))
         path.write_text(to_json(self.findings) if path.suffix == ".json" else self._page(), encoding="utf-8")
 
     def _page(self) -> str:
@@ -98,6 +96,15 @@ class Audit:
         from calibrant.report.table import text
 
         return text(self.findings)
+
+
+def check_path(path: Path) -> Path:
+    """Refuse a place where an audit cannot be saved; better before the work than after."""
+    if path.suffix not in (".html", ".json"):
+        raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"path must lie in a folder that exists; {str(path.parent)!r} does not.")
+    return path
 
 
 def audit(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from calibrant import files, gate
-from calibrant.auditing import PLAN, Audit, audit
+from calibrant.auditing import PLAN, Audit, audit, check_path
 from calibrant.predictions import Predictions
 from calibrant.records import to_json
 from calibrant.registry import ALL
@@ -44,8 +44,11 @@ def audit_command(
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Say whether the confidence can be believed, how sure we are of that, and what to do next."""
+    rules = [gate.parse(rule) for rule in gates or []]
+    if report is not None:
+        check_path(report)
     found = _audit(files.read(predictions, ignore_index=ignore_index), level, seed)
-    outcomes = [gate.decide(rule, found.records) for rule in gates or []]
+    outcomes = [gate.decide(rule, found.records) for rule in rules]
     if report is not None:
         found.save(report)
     typer.echo(to_json(found.findings) if as_json else str(found))
@@ -61,7 +64,8 @@ def _audit(predictions: Predictions, level: float, seed: int) -> Audit:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("auditing", total=len(PLAN) + 1)
 
         def step(metric: str) -> None:

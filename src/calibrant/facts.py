@@ -57,6 +57,10 @@ def from_logits(logits: Tensor, labels: Tensor | None) -> Facts:
             _rows(shifted, None if labels is None else labels[odd], again, 0, {})
             for name in ("predicted", "p_top", "d_true", "rest", "rest_norm", "cross", "second"):
                 getattr(raw, name)[odd] = getattr(again, name)
+            two = wide.topk(2, dim=1).values.cpu()
+            raw.second[odd] = two[:, 1] - two[:, 0]
+            if labels is not None:
+                raw.d_true[odd] = wide.cpu().gather(1, labels[odd][:, None]).squeeze(1) - raw.top[odd]
         return raw.facts(labels)
 
 

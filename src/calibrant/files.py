@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.nouns import Array
 from calibrant.predictions import Predictions
 
 SCORES = ("logits", "probs", "log_probs")
@@ -42,13 +43,16 @@ def _list(arrays: dict[str, Any]) -> str:
 
 def _npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.ndarray):
+                return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
         raise ValueError(f"{path.name} must be a whole .npz archive; it is truncated or damaged ({error}).") from None
     except ValueError as error:
-        reason = "an array of Python objects" if "pickle" in str(error) else str(error)
+        reason = "Python objects" if "pickle" in str(error) else f"something else ({error})"
         raise ValueError(f"{path.name} must hold plain arrays; it holds {reason}.") from None
+    raise ValueError(f"{path.name} must be a .npz archive of named arrays; it is a single array.")
 
 
 def _csv(path: Path) -> dict[str, Any]:
@@ -100,7 +104,7 @@ def _gather(columns: dict[str, list[Any]], path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _column(values: list[Any], name: str, path: Path) -> np.ndarray[Any, Any]:
+def _column(values: list[Any], name: str, path: Path) -> Array:
     if name == "groups":
         return np.array([str(v) for v in values])
     if name == "correct":

@@ -6,9 +6,18 @@ import re
 from dataclasses import dataclass
 
 from calibrant.records import Record
-from calibrant.statement import count
+from calibrant.words import count
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A metric, which side of a limit it must keep, and the limit."""
+
+    metric: str
+    sign: str
+    limit: float
 
 
 @dataclass(frozen=True)
@@ -19,25 +28,34 @@ class Outcome:
     reason: str
 
 
-def decide(rule: str, records: tuple[Record, ...]) -> Outcome:
-    """Judge a rule such as ``"ece_excess<0.02"`` by the interval of the metric: all of it must be on the right side.
+def parse(text: str) -> Rule:
+    """Read a rule such as ``"ece_excess<0.02"``.
+
+    Example:
+        >>> parse("accuracy >= 0.9")
+        Rule(metric='accuracy', sign='>=', limit=0.9)
+    """
+    found = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text)
+    if not found:
+        raise ValueError(f"gate must look like ece_excess<0.02; got {text!r}.")
+    return Rule(found[1], found[2], float(found[3]))
+
+
+def decide(rule: Rule, records: tuple[Record, ...]) -> Outcome:
+    """Judge a rule by the interval of the metric: all of it must be on the right side.
 
     An interval that straddles the limit decides nothing: the answer is "not enough data", with the number of rows at
     which an interval of this value would clear the limit. A metric without an interval is judged by its value.
 
     Example:
-        >>> decide("accuracy>0.5", (Record("accuracy", 0.9, 100, 0.85, 0.95, 0.9),)).code
+        >>> decide(parse("accuracy>0.5"), (Record("accuracy", 0.9, 100, 0.85, 0.95, 0.9),)).code
         0
     """
-    found = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*", rule)
-    if not found:
-        raise ValueError(f"gate must look like ece_excess<0.02; got {rule!r}.")
-    metric, sign, limit = found[1], found[2], float(found[3])
-    record = next((r for r in records if r.metric == metric and r.where == "all"), None)
+    record = next((r for r in records if r.metric == rule.metric and r.where == "all"), None)
     if record is None:
         known = ", ".join(dict.fromkeys(r.metric for r in records if r.where == "all"))
-        raise ValueError(f"gate must name a metric of the audit; got {metric!r}, and the audit has {known}.")
-    return _judge(record, sign, limit)
+        raise ValueError(f"gate must name a metric of the audit; got {rule.metric!r}, and the audit has {known}.")
+    return _judge(record, rule.sign, rule.limit)
 
 
 def _judge(record: Record, sign: str, limit: float) -> Outcome:
@@ -62,5 +80,5 @@ def _rows_needed(record: Record, limit: float, low: float, high: float) -> str:
     half = high - record.value if record.value < limit else record.value - low
     if distance <= 0 or half <= 0 or (half / distance) ** 2 > 1e4:
         return "the value lies at the limit, so no number of rows would settle it"
-    needed = math.ceil(record.n * (half / distance) ** 2 / 100) * 100
+    needed = math.ceil(record.n * (half / distance) ** 2 / 100 - 1e-6) * 100
     return f"about {count(needed)} rows like these {count(record.n)} would settle it"

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import check, facts, statement
-from calibrant.nouns import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, Weights
+from calibrant import check, reading, statement
+from calibrant.facts import PROB_ZERO, Facts, rank
+from calibrant.nouns import Confidence, Correct, Features, Labels, Logits, PerSample, Probs
 
 
 class Predictions:
@@ -55,141 +55,82 @@ class Predictions:
         if len(named) != 1:
             got = " and ".join(named) or "none"
             raise ValueError(f"exactly one of logits, probs, log_probs, confidence must be given; got {got}.")
-        self.kind = named[0]
-        self._scores: Tensor | None = None
-        self._labels: Labels | None = None
-        self.one_column = False
-        self.column_doubt = ""
-        self._said: list[str] = []
-        scores = check.tensor(given[self.kind], self.kind)
-        if self.kind == "confidence":
-            self._reduced(scores, labels, correct)
+        kind = named[0]
+        if kind == "confidence" and labels is not None:
+            raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
+        if kind != "confidence" and correct is not None:
+            raise ValueError(f"correct goes with confidence=...; with {kind}=... pass labels.")
+        if kind == "confidence":
+            self.rows = reading.reduced(confidence, correct)
         else:
-            if correct is not None:
-                raise ValueError(f"correct goes with confidence=...; with {self.kind}=... pass labels.")
-            self._full(scores, labels, classes, ignore_index)
-        kept = self._kept
-        n = len(kept)
-        self._features = None if features is None else check.tensor(features, "features")
-        if self._features is not None and (self._features.ndim != 2 or len(self._features) != n):
-            raise ValueError(f"features must have shape ({n}, d); got {tuple(self._features.shape)}.")
-        self.groups = None if groups is None else np.array(check.groups(groups, n), dtype=object)[kept.numpy()]
-        self.weights: Weights | None = None
-        if weights is not None:
-            self.weights = check.weights(check.tensor(weights, "weights").cpu(), n)[kept]
+            self.rows = reading.full(kind, given[kind], labels, classes, ignore_index)
+        kept, n = self.rows.kept, len(self.rows.kept)
+        self.groups = None if groups is None else check.groups(groups, n)[kept.numpy()]
+        self.weights = None if weights is None else check.weights(check.tensor(weights, "weights").cpu(), n)[kept]
+        self._features = None if features is None else check.features(check.tensor(features, "features"), n)
         if self._features is not None and not bool(kept.all()):
             self._features = self._features[kept.to(self._features.device)]
 
-    def _reduced(self, confidence: Tensor, labels: Any, correct: Any) -> None:
-        if labels is not None or correct is None:
-            raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
-        self.classes: tuple[Any, ...] | None = None
-        self.k: int | None = None
-        self._confidence, self._correct = check.reduced(confidence.cpu(), check.tensor(correct, "correct").cpu())
-        self._kept = torch.ones(len(self._confidence), dtype=torch.bool)
-
-    def _full(self, scores: Tensor, labels: Any, classes: Sequence[Any] | None, ignore_index: int | None) -> None:
-        scores = check.scores(scores, self.kind)
-        n, columns = scores.shape
-        self.k, self.one_column = max(columns, 2), columns == 1
-        self.classes = None if classes is None else check.class_names(classes, self.k)
-        translated = None if labels is None else self._translate(labels, n, ignore_index)
-        self._kept = torch.ones(n, dtype=torch.bool)
-        if translated is not None and ignore_index is not None:
-            self._kept = translated != ignore_index
-            dropped = n - int(self._kept.sum())
-            self._said.append(f"{dropped} rows with label {ignore_index} left out")
-            if dropped == n:
-                raise ValueError(
-                    f"labels must hold at least one class; every label equals ignore_index={ignore_index}."
-                )
-            if dropped:
-                translated, scores = translated[self._kept], scores[self._kept.to(scores.device)]
-        self._labels = translated
-        self._scores = self._checked(scores)
-        if translated is not None:
-            self._match(translated, self.k)
-
-    def _translate(self, labels: Any, n: int, ignore_index: int | None) -> Tensor:
-        if self.classes is not None and self.classes != tuple(range(len(self.classes))):
-            if ignore_index is not None:
-                raise ValueError("ignore_index goes with integer labels; with named classes leave those rows out.")
-            return check.named(labels, self.classes)
-        found, said = check.indices(check.tensor(labels, "labels").cpu(), n, self.k or 2)
-        if said:
-            self._said.append(said)
-        return found
-
-    def _checked(self, scores: Tensor) -> Tensor:
-        """Check the scores by their kind and widen one column to two."""
-        if self.kind == "logits":
-            check.not_probs(scores)
-            return scores if scores.shape[1] > 1 else torch.cat([torch.zeros_like(scores), scores], 1)
-        if self.kind == "log_probs":
-            check.log_probs(scores)
-            other = (-scores.double().expm1()).log().to(scores.dtype)
-            return (scores if scores.shape[1] > 1 else torch.cat([other, scores], 1)).clamp(min=facts.LOG_ZERO)
-        check.probs(scores)
-        return scores if scores.shape[1] > 1 else torch.cat([1 - scores.double(), scores.double()], 1)
-
-    def _match(self, labels: Tensor, k: int) -> None:
-        outside = (labels < 0) | (labels >= k)
-        guess = self._scores.argmax(1).cpu() if bool(outside.any()) and self._scores is not None else labels
-        check.in_range(labels, guess, k)
-        self._correct = self.facts.predicted == labels
-        self.column_doubt = check.columns_match(labels, self.facts.predicted, k)
-        if self.column_doubt and self.classes is None:
-            raise ValueError(f"{self.column_doubt} Pass classes=[...], the name of each column in order.")
-
-    @cached_property
-    def facts(self) -> facts.Facts:
-        """The per-row facts, computed in one pass when first asked for."""
-        if self._scores is None:
-            raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
-        if self.kind == "probs":
-            return facts.from_probs(self._scores, self._labels)
-        found = facts.from_logits(self._scores, self._labels)
-        check.finite(found.entropy.isnan() | found.max_logit.isinf(), self.kind)
-        return found
-
     def __len__(self) -> int:
-        return int(self._kept.sum())
+        return len(self.rows.confidence)
+
+    @property
+    def kind(self) -> str:
+        """What came: logits, probs, log_probs or confidence."""
+        return self.rows.kind
+
+    @property
+    def k(self) -> int | None:
+        """The number of classes; None where only confidence and correctness are known."""
+        return None if self.rows.scores is None else self.rows.scores.shape[1]
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """The names of the columns, where they were given."""
+        return self.rows.classes
+
+    @property
+    def facts(self) -> Facts:
+        """The per-row facts that the pass over the scores left behind."""
+        if self.rows.facts is None:
+            raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
+        return self.rows.facts
+
+    def _scores(self, view: str) -> Tensor:
+        if self.rows.scores is None:
+            raise ValueError(f"{view} are needed for this; these predictions hold only confidence and correct.")
+        return self.rows.scores
 
     @cached_property
     def logits(self) -> Logits:
         """The logits; from probabilities, their logarithm floored at log 1e-12."""
-        if self._scores is None:
-            raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
-        return self._scores.clamp(min=facts.PROB_ZERO).log() if self.kind == "probs" else self._scores
+        scores = self._scores("logits")
+        return _widened(scores).clamp(min=PROB_ZERO).log() if self.kind == "probs" else scores
 
     @cached_property
     def probs(self) -> Probs:
         """The probabilities, in the type of the logits (half precision: float32)."""
-        if self._scores is None:
-            raise ValueError("probs are needed for this; these predictions hold only confidence and correct.")
-        if self.kind == "probs":
-            return self._scores
-        half = self._scores.dtype in (torch.float16, torch.bfloat16)
-        return (self._scores.float() if half else self._scores).softmax(1)
+        scores = self._scores("probs")
+        return scores if self.kind == "probs" else _widened(scores).softmax(1)
 
     @property
     def labels(self) -> Labels:
         """The true classes, as indices of columns."""
-        if self._labels is None:
+        if self.rows.labels is None:
             raise ValueError("labels are needed for this; these predictions have none.")
-        return self._labels
+        return self.rows.labels
 
     @property
     def confidence(self) -> Confidence:
         """The probability of the predicted class."""
-        return self._confidence if self.kind == "confidence" else self.facts.confidence
+        return self.rows.confidence
 
     @property
     def correct(self) -> Correct:
         """Whether the predicted class is the true one."""
-        if self.kind != "confidence" and self._labels is None:
+        if self.rows.correct is None:
             raise ValueError("labels are needed for this; these predictions have none.")
-        return self._correct
+        return self.rows.correct
 
     @property
     def features(self) -> Features:
@@ -216,9 +157,7 @@ class Predictions:
     @cached_property
     def in_top5(self) -> Correct:
         """Whether the true class is among the five largest scores."""
-        if self._scores is None:
-            raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
-        return facts.rank(self._scores, self.labels) < 5
+        return rank(self._scores("logits"), self.labels) < 5
 
     @property
     def entropy(self) -> PerSample:
@@ -231,32 +170,20 @@ class Predictions:
         return found
 
     def take(self, rows: Tensor) -> "Predictions":
-        """Return some rows (an index or a mask) without checking or computing them again."""
-        part = object.__new__(Predictions)
-        part.kind, part.k, part.classes, part.one_column = self.kind, self.k, self.classes, self.one_column
-        part._said, part.column_doubt = [], ""
+        """Return some rows (numbers or a mask) without checking or computing them again."""
         place = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
-        part._kept = torch.ones(len(place), dtype=torch.bool)
-        part._scores = None if self._scores is None else self._scores[place.to(self._scores.device)]
-        part._labels = None if self._labels is None else self._labels[place]
+        part = object.__new__(Predictions)
+        part.rows = self.rows.take(place)
         part.groups = None if self.groups is None else self.groups[place.numpy()]
         part.weights = None if self.weights is None else self.weights[place]
-        part._features = None if self._features is None else self._features[place]
-        if self.kind == "confidence":
-            part._confidence = self._confidence[place]
-        else:
-            part.__dict__["facts"] = self.facts.take(place)
-        if self.kind == "confidence" or self._labels is not None:
-            part._correct = self._correct[place]
+        part._features = None if self._features is None else self._features[place.to(self._features.device)]
         return part
 
     @cached_property
     def fingerprint(self) -> str:
         """A short name for these rows: the same labels (or correctness) in the same order give the same name."""
-        if self._labels is not None:
-            known = self._labels
-        else:
-            known = self._correct if self.kind == "confidence" else self.predicted
+        known = self.rows.labels if self.rows.labels is not None else self.rows.correct
+        known = self.predicted if known is None else known
         return hashlib.blake2b(known.to(torch.int64).numpy().tobytes(), digest_size=12).hexdigest()
 
     @cached_property
@@ -271,3 +198,8 @@ class Predictions:
 
     def __repr__(self) -> str:
         return "\n".join([f"Predictions: {self.understood}", *(f"note: {note}" for note in self.notes)])
+
+
+def _widened(scores: Tensor) -> Tensor:
+    """Cast half precision up: neither an exponential nor a floor of 1e-12 fits in it."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores

@@ -3,30 +3,13 @@
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+
+from calibrant.words import count, percent
 
 if TYPE_CHECKING:
     from calibrant.predictions import Predictions
-
-
-def count(n: int) -> str:
-    """Write a number of rows with thin groups: 5 000.
-
-    Example:
-        >>> count(12345)
-        '12 345'
-    """
-    return f"{n:,}".replace(",", " ")
-
-
-def percent(share: float, digits: int = 0) -> str:
-    """Write a share as a percentage.
-
-    Example:
-        >>> percent(0.871), percent(0.0213, 1)
-        ('87 %', '2.1 %')
-    """
-    return f"{100 * share:.{digits}f} %"
 
 
 def understood(p: "Predictions") -> str:
@@ -34,15 +17,15 @@ def understood(p: "Predictions") -> str:
     n = len(p)
     rows = f"{count(n)} row{'s' if n != 1 else ''}"
     parts = [rows if p.k is None else f"{rows} x {count(p.k)} classes", _kind(p)]
-    if p.k is not None and p._labels is not None:
+    if p.k is not None and p.rows.labels is not None:
         parts.append(_labels(p))
-    parts += p._said
+    parts += p.rows.said
     if p.weights is not None:
         parts.append(f"weights summing to {float(p.weights.sum()):.6g}")
     if p.groups is not None:
         groups = len(set(p.groups.tolist()))
         parts.append(f"{count(groups)} group{'s' if groups != 1 else ''}")
-    if p.kind == "confidence" or p._labels is not None:
+    if p.kind == "confidence" or p.rows.labels is not None:
         parts.append(f"accuracy {_accuracy(p):.3f}")
     return ", ".join(parts)
 
@@ -50,7 +33,7 @@ def understood(p: "Predictions") -> str:
 def _kind(p: "Predictions") -> str:
     if p.kind == "confidence":
         return "confidence and correctness"
-    return p.kind.replace("_", "-") + (f" of class {p.classes[1]!r}" if p.one_column and p.classes else "")
+    return p.kind.replace("_", "-") + (f" of class {p.classes[1]!r}" if p.rows.one_column and p.classes else "")
 
 
 def _labels(p: "Predictions") -> str:
@@ -69,7 +52,7 @@ def _accuracy(p: "Predictions") -> float:
 
 def notes(p: "Predictions") -> tuple[str, ...]:
     """Every suspicion that holds, a sentence each."""
-    if p.kind != "confidence" and p._labels is None:
+    if p.kind != "confidence" and p.rows.labels is None:
         return ()
     suspicions = (_constant, _saturated, _softmax_twice, _training_data, _permuted, _duplicates)
     return tuple(note for note in (suspect(p) for suspect in suspicions) if note)
@@ -87,9 +70,9 @@ def _constant(p: "Predictions") -> str:
 
 def _saturated(p: "Predictions") -> str:
     exact = int(((p.confidence == 0) | (p.confidence == 1)).sum())
-    half = p._scores is not None and p.kind == "probs" and p._scores.dtype in (torch.float16, torch.bfloat16)
+    half = p.rows.scores is not None and p.kind == "probs" and p.rows.scores.dtype in (torch.float16, torch.bfloat16)
     if half and exact:
-        kind = str(p._scores.dtype).removeprefix("torch.") if p._scores is not None else ""
+        kind = str(p.rows.scores.dtype).removeprefix("torch.") if p.rows.scores is not None else ""
         return f"{kind} input: {percent(exact / len(p))} of confidences are exactly 1; pass logits, or cast first."
     if exact:
         return f"{count(exact)} of {count(len(p))} confidences are exactly 0 or 1; pass logits to tell them apart."
@@ -119,15 +102,19 @@ def _training_data(p: "Predictions") -> str:
 
 
 def _permuted(p: "Predictions") -> str:
-    return p.column_doubt
+    return p.rows.doubt
 
 
 def _duplicates(p: "Predictions") -> str:
-    if p.k is None or len(p) < 2:
+    if p.rows.scores is None or len(p) < 2:
         return ""
     f = p.facts
-    rows = torch.stack([f.max_logit, f.energy, f.entropy, f.nll, p.labels.double()], 1)
-    repeated = len(rows) - len(torch.unique(rows, dim=0))
+    keys = [c.numpy() for c in (p.labels, f.max_logit, f.energy, f.entropy)]
+    order = np.lexsort(keys)
+    alike = np.logical_and.reduce([k[order][1:] == k[order][:-1] for k in keys])
+    alike &= (p.confidence.numpy() < 1)[order][1:]  # saturated rows are alike without being copies
+    one, two = (torch.from_numpy(rows[alike].copy()).to(p.rows.scores.device) for rows in (order[1:], order[:-1]))
+    repeated = int((p.rows.scores[one] == p.rows.scores[two]).all(1).sum())
     if repeated:
         return (
             f"{count(repeated)} of {count(len(p))} rows repeat an earlier row exactly; "

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from calibrant.metrics.bins import Convention, Index, Scheme, assign
+from calibrant.metrics.bins import EDGE, Convention, Index, Scheme, assign
 from calibrant.nouns import Confidence, Correct, Labels, Probs, Vector, Weights, float64
 from calibrant.registry import METRICS
 
@@ -85,7 +85,7 @@ def mce(
     """
     gap, count, _ = _gaps(confidence, correct, bins, scheme, convention, weights)
     kept = count > 0
-    return float((np.abs(gap[kept]) / count[kept]).max())
+    return float((np.abs(gap[kept]) / count[kept]).max(initial=0.0))
 
 
 @METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
@@ -164,20 +164,27 @@ def _width_gaps(probs: Probs, labels: Labels, bins: int, weights: Weights | None
     A row has at most M - 1 probabilities above 1/M. Only those are placed one by one; the lowest bin is what is left
     of the column's sum.
     """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1; got {bins}.")
     n, k = probs.shape
-    w = torch.ones(n, dtype=torch.float64) if weights is None else weights.cpu()
+    w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double().cpu()
     gap = torch.zeros(k * bins, dtype=torch.float64)
     step = max(1, 4_000_000 // k)
     for low in range(0, n, step):
         p, y, weight = probs[low : low + step], labels[low : low + step], w[low : low + step]
-        row, column = (p > 1 / bins).nonzero(as_tuple=True)
+        p = p.float() if p.dtype in (torch.float16, torch.bfloat16) else p
+        row, column = (p > (1 - 1e-6) / bins).nonzero(as_tuple=True)
         value = p[row, column].double().cpu()
         row, column = row.cpu(), column.cpu()
-        place = (value * bins).ceil().long().sub(1).clamp(0, bins - 1)
+        place = _place(value, bins)
         gap.index_add_(0, column * bins + place, weight[row] * value)
         columns = weight.to(p.device, p.dtype) @ p if weights is None else weight.to(p.device) @ p.double()
         gap[::bins] += columns.double().cpu()
         gap[::bins].index_add_(0, column, -weight[row] * value)
         true = p.gather(1, y[:, None].to(p.device)).squeeze(1).double().cpu()
-        gap.index_add_(0, y * bins + (true * bins).ceil().long().sub(1).clamp(0, bins - 1), -weight)
+        gap.index_add_(0, y * bins + _place(true, bins), -weight)
     return float64(gap.view(k, bins).abs().sum(1) / w.sum())
+
+
+def _place(values: torch.Tensor, bins: int) -> torch.Tensor:
+    return (values * bins - EDGE).ceil().long().sub(1).clamp(0, bins - 1)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from calibrant.nouns import Vector
@@ -11,6 +12,7 @@ from calibrant.nouns import Vector
 Scheme = Literal["width", "mass"]
 Convention = Literal["calibrant", "guo2017", "torchmetrics", "netcal", "torrvision", "au"]
 Index = NDArray[np.intp]
+EDGE = 1e-5  # a value so little above an edge (in bins) is on it: float32 does not hold 0.1
 
 
 def assign(
@@ -24,7 +26,8 @@ def assign(
     r"""Return the bin of each value and the number of bins; -1 marks a value that the convention drops.
 
     Ours, both schemes: bins are :math:`(lo, hi]`, and 0 is in the first. ``scheme="width"``: index
-    :math:`\mathrm{clip}(\lceil cM \rceil - 1, 0, M - 1)`. ``scheme="mass"``: sort, cut into M groups whose sizes
+    :math:`\mathrm{clip}(\lceil cM - 10^{-5} \rceil - 1, 0, M - 1)`; the small number keeps 0.6, which float32 stores as
+    0.60000002, on the edge where it belongs. ``scheme="mass"``: sort, cut into M groups whose sizes
     differ by at most one (the first ``n mod M`` are larger), put an edge at the mid-point between neighbours of
     different groups and merge equal edges: tied values always share a bin, so the order of rows cannot matter.
 
@@ -47,6 +50,8 @@ def assign(
     if key not in _RULES:
         known = sorted({c for s, c in _RULES if s == scheme} | {"calibrant"})
         raise ValueError(f"convention must be one of {', '.join(known)} with scheme={scheme!r}; got {convention!r}.")
+    if weights is not None and scheme == "mass":
+        raise ValueError(f"weights must be left out with convention={convention!r}, which does not define them.")
     return _RULES[key](values, bins)
 
 
@@ -81,7 +86,7 @@ def _equal_mass(values: Vector, bins: int, weights: Vector | None) -> tuple[Inde
 
 
 def _equal_width(values: Vector, bins: int) -> tuple[Index, int]:
-    return np.clip(np.ceil(values * bins).astype(np.intp) - 1, 0, bins - 1), bins
+    return np.clip(np.ceil(values * bins - EDGE).astype(np.intp) - 1, 0, bins - 1), bins
 
 
 def _guo2017(values: Vector, bins: int) -> tuple[Index, int]:
@@ -90,7 +95,7 @@ def _guo2017(values: Vector, bins: int) -> tuple[Index, int]:
 
 
 def _torchmetrics(values: Vector, bins: int) -> tuple[Index, int]:
-    edges = np.linspace(0, 1, bins + 1)
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64).numpy()  # its last digits are not numpy's
     return np.searchsorted(edges, values, side="right") - 1, bins + 1
 
 

@@ -92,12 +92,20 @@ def ece_sweep(
     if scheme not in ("mass", "width"):
         raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
     total, error = float(w.sum()), 0.0
-    for b in range(1, int(np.ceil(total)) + 1):
+    most = int(np.ceil(total))
+    for b in range(most if _increases(c, a, w) else 1, most + 1):
         count, right, sure = sums(b)
         if b > 1 and (np.diff(right / count) < -1e-9).any():
             break
         error = float(np.abs(sure - right).sum() / total)
     return error
+
+
+def _increases(c: Vector, a: Vector, w: Vector) -> bool:
+    """Whether accuracy never falls along the confidences: then no number of bins fails, and the last one counts."""
+    _, place = np.unique(c[w > 0], return_inverse=True)
+    rate = np.bincount(place, (w * a)[w > 0]) / np.bincount(place, w[w > 0])
+    return not (np.diff(rate) < 0).any()
 
 
 class _Mass:

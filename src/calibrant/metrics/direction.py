@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from calibrant.metrics.proper import mean
@@ -78,8 +79,12 @@ def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: 
         -2.1972
     """
     x, a, w = _logistic_data(confidence, correct, weights)
-    found = _maximum_likelihood(np.ones((len(x), 1)), x, a, w)
-    return math.nan if found is None else float(found[0])
+    x, a, w = x[w > 0], a[w > 0], w[w > 0]
+    rate = float((w * a).sum() / w.sum())
+    if rate <= 0 or rate >= 1:
+        return math.nan
+    level = math.log(rate) - math.log1p(-rate)  # the answer were all log odds 0; it lies between these
+    return float(brentq(lambda b: float((w * (a - expit(x + b))).sum()), level - x.max() - 1, level - x.min() + 1))
 
 
 def _logistic_data(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, Vector, Vector]:
@@ -106,7 +111,7 @@ def _maximum_likelihood(design: Array, offset: Vector, a: Vector, w: Vector) -> 
         if np.linalg.cond(hessian) > 1e12:
             return None
         step = np.linalg.solve(hessian, gradient)
-        size = 1.0
+        size = 1.0 / max(1.0, np.abs(step).max() / 10)  # where all p are near 1 a full step is 1e12 too long
         while (proposed := likelihood(beta + size * step)) < current - 1e-12 and size > 1e-8:
             size /= 2
         beta, current = beta + size * step, max(current, proposed)

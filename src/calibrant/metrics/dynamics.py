@@ -75,7 +75,7 @@ def _with_weights(
     probs: Probs, labels: Labels, weights: Weights | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     p = probs.double()
-    w = torch.ones(len(p), dtype=torch.float64) if weights is None else weights
+    w = torch.ones(len(p), dtype=torch.float64) if weights is None else weights.double()
     return p, labels.to(p.device), w.to(p.device)
 
 

@@ -21,6 +21,8 @@ def _moments(confidence: Confidence, correct: Correct, weights: Weights | None) 
 def _mean_and_variance(c: Vector, w: Vector) -> tuple[float, float]:
     if w.sum() <= 1:
         return math.nan, math.nan
+    if np.ptp(c[w > 0]) == 0:
+        return float(c[w > 0][0]), 0.0
     middle = float((w * c).sum() / w.sum())
     return middle, float((w * (c - middle) ** 2).sum() / (w.sum() - 1))
 

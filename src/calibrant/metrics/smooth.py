@@ -84,9 +84,11 @@ def sm_ece(
         0.25
     """
     spectrum, wave = _residual_spectrum(confidence, correct, weights)
+    unsmoothed = float(np.abs(idct(spectrum, type=2, norm="ortho")).sum())
 
     def error(width: float) -> float:
-        return float(np.abs(idct(spectrum * np.exp(-0.5 * (wave * width) ** 2), type=2, norm="ortho")).sum())
+        smoothed = np.abs(idct(spectrum * np.exp(-0.5 * (wave * width) ** 2), type=2, norm="ortho")).sum()
+        return min(float(smoothed), unsmoothed)  # a width below a cell rings
 
     if sigma is not None:
         if sigma <= 0:
@@ -135,6 +137,10 @@ def ece_kde(
         >>> round(ece_kde(p, torch.tensor([0, 0, 1])), 6)
         0.4
     """
+    if bandwidth <= 0:
+        raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
+    if power < 1:
+        raise ValueError(f"power must be at least 1; got {power}.")
     p, y = float64(probs), labels.cpu().numpy()
     w = np.ones(len(p)) if weights is None else float64(weights)
     truth = y[:, None] == np.arange(p.shape[1])

@@ -7,6 +7,7 @@ from typing import Any
 from calibrant.records import Record
 from calibrant.registry import METRICS
 from calibrant.report.sections import NAMES
+from calibrant.words import count as count
 
 DIRECTIONS = {
     "lower": "lower is better",
@@ -44,16 +45,6 @@ def number(value: float, *, signed: bool = False) -> str:
         return "infinite" if value > 0 else "-infinite"
     sign = "+" if signed and value > 0 else ""
     return sign + (f"{value:.3f}" if value == 0 or abs(value) >= 0.00995 else f"{value:#.2g}")
-
-
-def count(n: int) -> str:
-    """Write a number of rows in groups of three.
-
-    Example:
-        >>> count(12345)
-        '12 345'
-    """
-    return f"{n:,}".replace(",", " ")
 
 
 def value(record: Record) -> str:

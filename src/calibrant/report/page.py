@@ -7,7 +7,6 @@ from importlib import resources
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from calibrant.records import Curve, Findings, Record, plain
 from calibrant.registry import METRICS, Entry
@@ -26,14 +25,14 @@ def render(findings: Findings) -> str:
         provenance=[*_distinct(r.versions for r in findings.records), *_distinct(map(_seed, findings.records))],
         sections={section.slug: (section, records) for section, records in sections.grouped(findings)},
         places=places.tables(findings),
-        drawings={name: Markup(drawing) for name, drawing in plates.drawn(findings).items()},
+        drawings=plates.drawn(findings),
         bins=findings.curve("reliability"),
         risk=risk,
         risk_data=plain(risk.columns) if risk else {},
         risk_sample=_spread(risk) if risk else [],
         glossary=_glossary(findings),
-        css=Markup(css),
-        js=Markup(js),
+        css=css,
+        js=js,
         policy=policy(css, js),
     )
 

@@ -1,0 +1,136 @@
+"""Truths of statistics, by simulation: 90 % intervals cover, and tests have the size they claim.
+
+The models: confidences c of a two-class classifier with logits N(1.6, 1.5), and the probability of being right is c
+(calibrated), or c at temperature 1.12 (slightly over-confident) or 1.6 (over-confident). Covered is the mean of the
+metric over samples of the same size.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.evidence import compare, floor, interval
+from calibrant.predictions import Predictions
+from calibrant.registry import METRICS
+
+pytestmark = pytest.mark.slow
+
+SIZES = (200, 1_000, 10_000)
+TRIALS = {200: 600, 1_000: 500, 10_000: 300}
+CONFIDENCE_METRICS = {
+    "accuracy": {},
+    "signed_gap": {},
+    "calibration_slope": {},
+    "top_label_ece": {},
+    "ece_debiased": {"norm": "l2"},
+    "sm_ece": {},
+    "corp_miscalibration": {},
+    "aurc": {},
+    "failure_auroc": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Two tests run at once on two cores; threads inside them would only get in each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def draw(n, temperature, rng):
+    logit = np.abs(rng.normal(1.6, 1.5, n))
+    right = rng.random(n) < 1 / (1 + np.exp(-logit / temperature))
+    return Predictions(confidence=1 / (1 + np.exp(-logit)), correct=right)
+
+
+def mean_over_samples(name, options, n, temperature, rng):
+    draws = (draw(n, temperature, rng) for _ in range(max(300, 3_000_000 // n)))
+    return np.mean([METRICS[name](*(getattr(p, v) for v in METRICS.entry(name).views), **options) for p in draws])
+
+
+def coverage(name, options, n, temperature):
+    rng = np.random.default_rng([n, int(100 * temperature)])
+    target = mean_over_samples(name, options, n, temperature, rng)
+    hits = 0
+    for trial in range(TRIALS[n]):
+        found = interval(name, draw(n, temperature, rng), options=options, resamples=120, seed=trial)
+        hits += found.low <= target <= found.high
+    return hits / TRIALS[n]
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", CONFIDENCE_METRICS)
+def test_a_90_percent_interval_covers_in_85_to_95_percent(name, n):
+    assert 0.85 <= coverage(name, CONFIDENCE_METRICS[name], n, 1.6) <= 0.95
+
+
+@pytest.mark.parametrize("name", ["signed_gap", "top_label_ece", "ece_debiased", "aurc"])
+def test_it_covers_a_slightly_over_confident_model_too(name):
+    assert 0.85 <= coverage(name, CONFIDENCE_METRICS[name], 1_000, 1.12) <= 0.95
+
+
+@pytest.mark.parametrize("name", ["top_label_ece", "ece_debiased", "sm_ece"])
+def test_it_never_covers_too_little_at_perfect_calibration(name):
+    assert coverage(name, CONFIDENCE_METRICS[name], 1_000, 1.0) >= 0.85
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ["nll", "brier"])
+def test_the_interval_of_a_proper_score_covers(name, n):
+    rng = np.random.default_rng(n)
+
+    def model():
+        logit = rng.normal(1.6, 1.5, n)
+        labels = rng.random(n) < 1 / (1 + np.exp(-logit / 1.6))
+        return Predictions(logits=logit, labels=labels)
+
+    target = np.mean([getattr(model(), name).mean().item() for _ in range(max(300, 2_000_000 // n))])
+    found = [interval(name, model(), resamples=120, seed=trial) for trial in range(TRIALS[n])]
+    assert 0.85 <= np.mean([f.low <= target <= f.high for f in found]) <= 0.95
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ["signed_gap", "top_label_ece", "ece_debiased", "sm_ece", "kuiper_error"])
+def test_the_floor_rejects_a_calibrated_model_in_3_to_7_percent(name, n):
+    rng = np.random.default_rng(n)
+    options = CONFIDENCE_METRICS.get(name, {})
+    trials = 2 * TRIALS[n]
+    rejected = sum(floor(name, draw(n, 1.0, rng), options=options, draws=99, seed=t).p <= 0.05 for t in range(trials))
+    assert 0.03 <= rejected / trials <= 0.07
+
+
+@pytest.mark.parametrize("n", (200, 1_000))
+def test_the_floor_of_a_class_wise_error_has_the_right_size_too(n):
+    rejected = 0
+    for trial in range(600):
+        g = torch.Generator().manual_seed(trial)
+        logits = 1.5 * torch.randn(n, 4, generator=g)
+        labels = torch.multinomial(logits.softmax(1), 1, generator=g).squeeze(1)
+        rejected += floor("classwise_ece", Predictions(logits=logits, labels=labels), draws=99, seed=trial).p <= 0.05
+    assert 0.03 <= rejected / 600 <= 0.07
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ["ks_pvalue", "kuiper_pvalue", "spiegelhalter_pvalue"])
+def test_the_tests_without_draws_have_the_right_size(name, n):
+    rng = np.random.default_rng(n)
+    draws = (draw(n, 1.0, rng) for _ in range(3000))
+    rejected = np.mean([METRICS[name](p.confidence, p.correct) <= 0.05 for p in draws])
+    assert 0.03 <= rejected <= 0.07
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ["top_label_ece", "aurc"])
+def test_two_equally_good_models_differ_in_3_to_7_percent(name, n):
+    rng = np.random.default_rng(n)
+    trials = 2 * TRIALS[n]
+    rejected = 0
+    for trial in range(trials):
+        logit = rng.normal(1.6, 1.5, n)
+        right = rng.random(n) < 1 / (1 + np.exp(-np.abs(logit) / 1.6))
+        noisy = (np.abs(logit + rng.normal(0, 0.3, n)) for _ in range(2))
+        one, two = (Predictions(confidence=1 / (1 + np.exp(-z)), correct=right) for z in noisy)
+        rejected += compare(name, one, two, resamples=119, seed=trial).p <= 0.05
+    assert 0.03 <= rejected / trials <= 0.07

@@ -1,0 +1,195 @@
+"""The audit: right words for known models, every promised number, stated answers in degenerate cases."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant as cb
+from calibrant.records import to_json
+
+
+def model(sharpness, n=3000, k=5, seed=0, **extra):
+    g = torch.Generator().manual_seed(seed)
+    truth = 1.5 * torch.randn(n, k, generator=g)
+    labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
+    return cb.Predictions(logits=sharpness * truth, labels=labels, **extra)
+
+
+@pytest.fixture(scope="module")
+def over():
+    return cb.audit(model(3.0, groups=["east", "west", "west"] * 1000), resamples=60)
+
+
+def test_a_model_too_sure_of_itself_is_called_over_confident(over):
+    assert over.verdict.startswith("Over-confident: when it says ")
+    assert "expecting a temperature above 1" in over.findings.advice[0]
+
+
+def test_a_timid_model_is_called_under_confident():
+    found = cb.audit(model(0.4), resamples=60)
+    assert found.verdict.startswith("Under-confident: when it says ")
+    assert "expecting a temperature below 1" in found.findings.advice[0]
+
+
+def test_a_calibrated_model_is_left_alone():
+    found = cb.audit(model(1.0), resamples=100)
+    assert found.verdict.startswith("No miscalibration found in 3 000 rows; calibration error ")
+    assert found.findings.advice[0].startswith("Leave the confidence as it is")
+
+
+def test_errors_that_cancel_in_the_mean_are_found():
+    g = np.random.default_rng(0)
+    confidence = np.where(np.arange(4000) % 2, 0.9, 0.6)
+    correct = g.random(4000) < np.where(confidence > 0.8, 0.8, 0.7)
+    found = cb.audit(cb.Predictions(confidence=confidence, correct=correct), resamples=100)
+    assert found.verdict.startswith("Right on average, wrong in places: when it says ")
+
+
+def test_every_section_of_the_audit_has_its_numbers(over):
+    metrics = {r.metric for r in over.records if r.where == "all"}
+    assert metrics >= {
+        "accuracy",
+        "nll",
+        "brier",
+        "corp_miscalibration",
+        "corp_discrimination",
+        "corp_uncertainty",
+        "signed_gap",
+        "calibration_slope",
+        "calibration_intercept",
+        "ece_debiased",
+        "sm_ece",
+        "top_label_ece",
+        "ece_excess",
+        "classwise_ece",
+        "ks_pvalue",
+        "kuiper_pvalue",
+        "spiegelhalter_pvalue",
+        "aurc",
+        "e_aurc",
+        "augrc",
+        "failure_auroc",
+        "risk_at_coverage",
+        "coverage_at_risk",
+    }
+
+
+def test_a_calibration_number_never_stands_alone(over):
+    for metric in ("ece_debiased", "sm_ece", "top_label_ece", "classwise_ece"):
+        record = over.findings.record(metric)
+        assert record.low <= record.value <= record.high
+        assert record.floor < record.value
+        assert record.p < 0.05
+
+
+def test_the_brier_split_adds_up(over):
+    parts = {r.metric: r.value for r in over.records if r.settings.get("score") == "brier"}
+    p = model(3.0)
+    whole = ((p.confidence - p.correct.double()) ** 2).mean().item()
+    total = parts["corp_miscalibration"] - parts["corp_discrimination"] + parts["corp_uncertainty"]
+    assert total == pytest.approx(whole)
+
+
+def test_the_worst_classes_and_groups_have_their_gap_with_an_interval(over):
+    places = {r.where for r in over.records}
+    assert {"group: east", "group: west"} <= places
+    assert sum(place.startswith("class: ") for place in places) == 5
+    for record in over.records:
+        if record.where != "all" and record.metric == "signed_gap":
+            assert record.low <= record.value <= record.high
+            assert 0 <= record.p <= 1
+
+
+def test_one_bad_group_among_good_ones_comes_first():
+    p = model(1.0, n=4000)
+    logits = p.logits.clone()
+    logits[:400] *= 5
+    groups = np.array(["fine"] * 4000, dtype=object)
+    groups[:400] = "broken"
+    found = cb.audit(cb.Predictions(logits=logits, labels=p.labels, groups=groups), resamples=40)
+    broken = found.findings.record("signed_gap", "group: broken")
+    assert broken.p < 0.001
+    assert broken.low > 0
+    assert next(r.where for r in found.records if r.where.startswith("group")) == "group: broken"
+
+
+def test_a_changed_base_rate_is_named():
+    g = torch.Generator().manual_seed(0)
+    labels = (torch.rand(2000, generator=g) < 0.03).long()
+    logits = torch.randn(2000, generator=g) + 2.5 * labels - 0.5
+    found = cb.audit(_named(logits, labels), resamples=40)
+    advice = " ".join(found.findings.advice)
+    assert "Check the base rate: class fraud is given 4" in advice
+    assert "observed 3.4 %" in advice
+
+
+def _named(logits, labels):
+    return cb.Predictions(logits=logits, labels=[("ok", "fraud")[i] for i in labels.tolist()], classes=["ok", "fraud"])
+
+
+def test_a_confidence_that_ranks_at_chance_is_named():
+    g = np.random.default_rng(0)
+    found = cb.audit(cb.Predictions(confidence=g.uniform(0.5, 1, 2000), correct=g.random(2000) < 0.75), resamples=40)
+    assert any("barely ranks right above wrong" in step for step in found.findings.advice)
+
+
+DEGENERATE = {
+    "one row": {"confidence": [0.7], "correct": [True]},
+    "two rows": {"confidence": [0.7, 0.8], "correct": [True, False]},
+    "all right": {"confidence": [0.7, 0.8, 0.9] * 20, "correct": [True] * 60},
+    "all wrong": {"confidence": [0.7, 0.8, 0.9] * 20, "correct": [False] * 60},
+    "constant": {"confidence": [0.7] * 60, "correct": [True, False, True] * 20},
+    "certain and right": {"confidence": [1.0] * 60, "correct": [True] * 60},
+    "certain and wrong": {"confidence": [1.0] * 60, "correct": [False] * 60},
+    "never sure": {"confidence": [0.0] * 60, "correct": [False] * 60},
+    "one class present": {"logits": torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), "labels": [2] * 50},
+    "weights with zeros": {"confidence": [0.7, 0.8, 0.2], "correct": [True, False, True], "weights": [1.0, 0.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_rows_get_stated_answers(name, tmp_path):
+    found = cb.audit(cb.Predictions(**DEGENERATE[name]), resamples=30)
+    assert "nan" not in found.verdict
+    assert "nan" not in " ".join(found.findings.advice)
+    assert " nan" not in str(found)
+    found.save(tmp_path / "page.html")
+    json.loads(to_json(found.findings))
+
+
+def test_the_same_seed_gives_the_same_audit_and_the_same_page(tmp_path):
+    one, two = (cb.audit(model(2.0, n=400), resamples=30, seed=7) for _ in range(2))
+    assert to_json(one.findings) == to_json(two.findings)
+    one.save(tmp_path / "one.html")
+    two.save(tmp_path / "two.html")
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_an_audit_is_saved_as_page_or_json_and_nothing_else(over, tmp_path):
+    over.save(tmp_path / "a.html")
+    over.save(str(tmp_path / "a.json"))
+    stored = json.loads((tmp_path / "a.json").read_text())
+    assert stored["verdict"] == over.verdict
+    assert len(stored["records"]) == len(over.records)
+    with pytest.raises(ValueError, match=r"path must end in \.html or \.json; got 'a\.pdf'"):
+        over.save(tmp_path / "a.pdf")
+
+
+def test_every_record_says_where_it_comes_from(over):
+    for record in over.records:
+        assert record.n > 0
+        assert record.versions.startswith("calibrant ")
+        assert not math.isinf(record.value)
+
+
+def test_nothing_global_is_touched():
+    import matplotlib as mpl
+
+    before = (dict(mpl.rcParams), np.geterr(), torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state())
+    str(cb.audit(model(2.0, n=200), resamples=20))
+    after = (dict(mpl.rcParams), np.geterr(), torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state())
+    assert before[:4] == after[:4]
+    assert torch.equal(before[4], after[4])

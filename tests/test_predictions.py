@@ -1,0 +1,434 @@
+"""The door: every mistake has one row, and its answer is tested to the letter."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.auditing import audit
+from calibrant.predictions import Predictions
+
+
+def model(n=2000, k=10, seed=0, dtype=torch.float32):
+    """A classifier twice too sure of itself."""
+    g = torch.Generator().manual_seed(seed)
+    truth = 2.5 * torch.randn(n, k, generator=g)
+    labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
+    return (2 * truth).to(dtype), labels
+
+
+LOGITS, LABELS = model()
+PROBS = LOGITS.softmax(1)
+BROKEN = LOGITS.clone()
+BROKEN[3, 2] = torch.nan
+SPARSE = LABELS.clone()
+SPARSE[:500] = -100
+SHIFTED = (LABELS + 3) % 10
+SOFT = torch.full((2000, 10), 0.1)
+
+
+@dataclass
+class Mistake:
+    name: str
+    inputs: dict
+    error: str
+
+
+MISTAKES = [
+    Mistake(
+        "probabilities as logits",
+        {"logits": PROBS, "labels": LABELS},
+        "logits must be raw scores; every row lies in [0, 1] and sums to 1, so these are probabilities. "
+        "Pass probs=..., or the model's raw outputs.",
+    ),
+    Mistake(
+        "logits as probabilities",
+        {"probs": LOGITS[:2], "labels": LABELS[:2]},
+        "probs must lie in [0, 1]; 19 of 20 values do not (min -10.6, max 6.19). Pass logits=... instead?",
+    ),
+    Mistake(
+        "percent as probabilities",
+        {"probs": torch.tensor([[90.0, 10.0]]), "labels": [0]},
+        "probs must lie in [0, 1]; 2 of 2 values do not (min 10, max 90). Divide by 100 if these are percent.",
+    ),
+    Mistake(
+        "one NaN",
+        {"logits": BROKEN, "labels": LABELS},
+        "logits must be finite; 1 of 2000 rows is not (first: row 3). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "infinite rows",
+        {"logits": LOGITS.masked_fill(LOGITS > 14, torch.inf), "labels": LABELS},
+        "logits must be finite; 56 of 2000 rows are not (first: row 5). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "a masked class",
+        {"logits": torch.tensor([[1.0, -torch.inf]]), "labels": [0]},
+        "logits must be finite; 1 of 1 rows is not (first: row 0). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "NaN probabilities",
+        {"probs": BROKEN.softmax(1), "labels": LABELS},
+        "probs must be finite; 1 of 2000 rows is not (first: row 3). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "labels from 1",
+        {"logits": LOGITS, "labels": LABELS + 1},
+        "labels must lie in [0, 10); got [1, 10]. With labels - 1 the accuracy is 0.61, as given 0.04. "
+        "Pass labels - 1, or classes=range(1, 11).",
+    ),
+    Mistake(
+        "columns in another order",
+        {"logits": LOGITS, "labels": SHIFTED},
+        "accuracy is 0.05, below chance (0.10), and 0.61 if the columns are relabelled (column 0 is class 3, column 1 "
+        "is class 4, column 2 is class 5, column 3 is class 6, ...); the columns appear to be in another order than "
+        "the labels. Pass classes=[...], the name of each column in order.",
+    ),
+    Mistake(
+        "a fill value left in",
+        {"logits": LOGITS, "labels": SPARSE},
+        "labels must lie in [0, 10); 500 of 2000 equal -100, which is no class. "
+        "Pass ignore_index=-100 to leave them out.",
+    ),
+    Mistake(
+        "only fill values",
+        {"logits": LOGITS[:5], "labels": SPARSE[:5], "ignore_index": -100},
+        "labels must hold at least one class; every label equals ignore_index=-100.",
+    ),
+    Mistake(
+        "soft labels",
+        {"logits": LOGITS, "labels": SOFT},
+        "labels must be class indices (n,) or one-hot rows; got rows that are not one-hot. Soft labels have no single "
+        "right class, so calibration is not defined for them: pass the most likely class, or draw one.",
+    ),
+    Mistake(
+        "scores that do not sum to 1",
+        {"probs": 0.7 * PROBS, "labels": LABELS},
+        "probs must sum to 1 in each row; rows sum to 0.70 on average. For independent sigmoids audit each class by "
+        "itself, Predictions(probs=probs[:, k], labels=labels == k); to rescale on purpose pass "
+        "probs / probs.sum(1, keepdim=True).",
+    ),
+    Mistake(
+        "logits as log-probabilities",
+        {"log_probs": torch.tensor([[1.0, 2.0]]), "labels": [0]},
+        "log_probs must be logarithms of probabilities; exp of a row sums to 10.1 on average. Pass logits=... instead?",
+    ),
+    Mistake(
+        "names without classes",
+        {"logits": LOGITS[:2], "labels": ["cat", "dog"]},
+        "labels must be numbers; got <U3. Pass classes=[...], the name of each column in order.",
+    ),
+    Mistake(
+        "an unknown name",
+        {"logits": LOGITS[:2, :2], "labels": ["cat", "cow"], "classes": ["cat", "dog"]},
+        "labels must be among classes; got 'cow', which is not in ['cat', 'dog'].",
+    ),
+    Mistake(
+        "too few class names",
+        {"logits": LOGITS[:2], "labels": [0, 1], "classes": ["cat", "dog"]},
+        "classes must name each of the 10 columns; got 2 names.",
+    ),
+    Mistake(
+        "a class name twice",
+        {"logits": LOGITS[:2, :2], "labels": ["a", "a"], "classes": ["a", "a"]},
+        "classes must be distinct; got ['a', 'a'] twice.",
+    ),
+    Mistake(
+        "labels as a column",
+        {"logits": LOGITS, "labels": LABELS[:, None]},
+        "labels must have shape (2000,) to match the scores; got (2000, 1). Did you mean labels.squeeze(1)?",
+    ),
+    Mistake(
+        "another number of labels",
+        {"logits": LOGITS, "labels": LABELS[:7]},
+        "labels must have shape (2000,) to match the scores; got (7,).",
+    ),
+    Mistake(
+        "fractional labels",
+        {"logits": LOGITS[:2], "labels": [0.5, 1.0]},
+        "labels must be integer class indices; got fractions or NaN.",
+    ),
+    Mistake(
+        "no rows", {"logits": LOGITS[:0], "labels": LABELS[:0]}, "logits must have at least one row; got shape (0, 10)."
+    ),
+    Mistake(
+        "integer logits",
+        {"logits": LOGITS.long(), "labels": LABELS},
+        "logits must be floating point; got int64.",
+    ),
+    Mistake(
+        "an image of logits",
+        {"logits": torch.zeros(2, 3, 4, 4), "labels": [0, 1]},
+        "logits must have shape (n, k), or (n,) for two classes; got (2, 3, 4, 4). "
+        "Move the class axis last and flatten the others.",
+    ),
+    Mistake(
+        "two kinds of score",
+        {"logits": LOGITS, "probs": PROBS, "labels": LABELS},
+        "exactly one of logits, probs, log_probs, confidence must be given; got logits and probs.",
+    ),
+    Mistake(
+        "no score", {"labels": LABELS}, "exactly one of logits, probs, log_probs, confidence must be given; got none."
+    ),
+    Mistake(
+        "confidence with labels",
+        {"confidence": [0.5], "labels": [1]},
+        "confidence goes with correct: whether each prediction was right, one bool a row.",
+    ),
+    Mistake(
+        "logits with correct",
+        {"logits": LOGITS[:1], "correct": [True]},
+        "correct goes with confidence=...; with logits=... pass labels.",
+    ),
+    Mistake(
+        "percent as confidence",
+        {"confidence": [97.0, 88.0], "correct": [1, 0]},
+        "confidence must lie in [0, 1]; got [88, 97]. Divide by 100 if these are percent.",
+    ),
+    Mistake(
+        "scores as confidence",
+        {"confidence": [-3.0, 1.0], "correct": [1, 0]},
+        "confidence must lie in [0, 1]; got [-3, 1]. Pass a probability.",
+    ),
+    Mistake(
+        "missing confidence",
+        {"confidence": [0.5, float("nan")], "correct": [1, 0]},
+        "confidence must be finite; 1 of 2 rows is not (first: row 1). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "classes as correctness",
+        {"confidence": [0.5, 0.6], "correct": [3, 1]},
+        "correct must be bool, or 0 and 1: whether the prediction was right. Pass labels=... if these are classes.",
+    ),
+    Mistake(
+        "no confident rows",
+        {"confidence": torch.empty(0), "correct": torch.empty(0)},
+        "confidence must have shape (n,) with n >= 1; got (0,).",
+    ),
+    Mistake(
+        "negative weights",
+        {"confidence": [0.5], "correct": [1], "weights": [-1.0]},
+        "weights must be finite, not negative and not all zero.",
+    ),
+    Mistake(
+        "another number of weights",
+        {"confidence": [0.5], "correct": [1], "weights": [1.0, 1.0]},
+        "weights must have shape (1,); got (2,).",
+    ),
+    Mistake(
+        "another number of groups",
+        {"confidence": [0.5], "correct": [1], "groups": ["a", "b"]},
+        "groups must have shape (1,), one name a row; got (2,).",
+    ),
+    Mistake(
+        "flat features",
+        {"confidence": [0.5], "correct": [1], "features": [1.0]},
+        "features must have shape (1, d); got (1,).",
+    ),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+def test_a_mistake_is_answered_with_one_sentence(mistake):
+    with pytest.raises((ValueError, TypeError)) as raised:
+        Predictions(**mistake.inputs)
+    assert str(raised.value) == mistake.error
+
+
+TWICE = PROBS.softmax(1)
+NOTES = [
+    (
+        "softmax applied twice",
+        {"probs": TWICE, "labels": LABELS},
+        "confidences never exceed 0.23 with 10 classes and accuracy is 0.61; "
+        "this is what softmax applied twice looks like.",
+    ),
+    (
+        "half precision saturates",
+        {"probs": (3 * LOGITS).softmax(1).half(), "labels": LABELS},
+        "float16 input: 40 % of confidences are exactly 1; pass logits, or cast first.",
+    ),
+    (
+        "exact ones",
+        {"confidence": [1.0, 0.5], "correct": [True, False]},
+        "1 of 2 confidences are exactly 0 or 1; pass logits to tell them apart.",
+    ),
+    (
+        "one value",
+        {"confidence": [0.9, 0.9], "correct": [True, False]},
+        "confidence takes one value (0.9); calibration cannot be measured beyond its mean, "
+        "and no threshold can separate right from wrong.",
+    ),
+    (
+        "training data",
+        {"logits": 20.0 * torch.nn.functional.one_hot(LABELS, 10), "labels": LABELS},
+        "accuracy here is 1.0000 and NLL 0.0000; this looks like the data the model was trained on.",
+    ),
+    (
+        "padding",
+        {"logits": torch.cat([LOGITS, LOGITS[:3]]), "labels": torch.cat([LABELS, LABELS[:3]])},
+        "3 of 2 003 rows repeat an earlier row exactly; a distributed sampler pads its last batch this way.",
+    ),
+    (
+        "named columns that look permuted",
+        {"logits": LOGITS, "labels": [f"c{y}" for y in SHIFTED.tolist()], "classes": [f"c{i}" for i in range(10)]},
+        "accuracy is 0.05, below chance (0.10), and 0.61 if the columns are relabelled (column 0 is class 3, column 1 "
+        "is class 4, column 2 is class 5, column 3 is class 6, ...); the columns appear to be in another order than "
+        "the labels.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "inputs", "note"), NOTES, ids=[n[0] for n in NOTES])
+def test_a_suspicion_is_noted(name, inputs, note):
+    predictions = Predictions(**inputs)
+    assert note in predictions.notes
+    assert f"note: {note}" in repr(predictions)
+
+
+def test_saturated_rows_are_not_taken_for_padding():
+    assert len(Predictions(probs=(3 * LOGITS).softmax(1).half(), labels=LABELS).notes) == 1
+
+
+def test_a_sound_model_raises_no_suspicion():
+    assert Predictions(logits=LOGITS, labels=LABELS).notes == ()
+
+
+UNDERSTOOD = [
+    ({"logits": LOGITS, "labels": LABELS}, "2 000 rows x 10 classes, logits, labels 0-9, accuracy 0.609"),
+    (
+        {"logits": LOGITS, "labels": torch.nn.functional.one_hot(LABELS, 10)},
+        "2 000 rows x 10 classes, logits, labels 0-9, one-hot labels read as indices, accuracy 0.609",
+    ),
+    (
+        {"logits": LOGITS, "labels": SPARSE, "ignore_index": -100},
+        "1 500 rows x 10 classes, logits, labels 0-9, 500 rows with label -100 left out, accuracy 0.600",
+    ),
+    (
+        {"probs": [0.9, 0.2], "labels": [1, -1]},
+        "2 rows x 2 classes, probs, labels 0-1, labels -1/1 read as 0/1, accuracy 1.000",
+    ),
+    (
+        {"logits": [2.0, -1.0], "labels": ["spam", "ham"], "classes": ["ham", "spam"]},
+        "2 rows x 2 classes, logits of class 'spam', labels 'ham'-'spam', accuracy 1.000",
+    ),
+    (
+        {"logits": LOGITS[:3], "labels": LABELS[:3], "weights": [1.0, 2.0, 1.0], "groups": ["a", "b", "a"]},
+        "3 rows x 10 classes, logits, labels 0-9 (9 classes absent), weights summing to 4, 2 groups, accuracy 0.750",
+    ),
+    (
+        {"confidence": [0.5, 0.7], "correct": [True, False]},
+        "2 rows, confidence and correctness, accuracy 0.500",
+    ),
+    ({"logits": LOGITS[:1]}, "1 row x 10 classes, logits"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "line"), UNDERSTOOD)
+def test_what_was_understood_is_said_back(inputs, line):
+    assert Predictions(**inputs).understood == line
+
+
+@pytest.mark.parametrize("shape", [(2000,), (2000, 1)])
+@pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])
+def test_two_classes_may_come_in_one_column(shape, kind):
+    score = LOGITS[:, 0].double().clamp(-10, 10)
+    one = {"logits": score, "probs": score.sigmoid(), "log_probs": torch.nn.functional.logsigmoid(score)}[kind]
+    labels = LABELS > 4
+    given = Predictions(**{kind: one.reshape(shape)}, labels=labels)
+    wide = Predictions(logits=torch.stack([torch.zeros_like(score), score], 1), labels=labels)
+    torch.testing.assert_close(given.confidence, wide.confidence, atol=1e-12, rtol=0)
+    torch.testing.assert_close(given.nll, wide.nll, atol=1e-10, rtol=0)
+    assert torch.equal(given.correct, wide.correct)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_floating_type_gives_float64_facts(dtype):
+    exact = Predictions(logits=LOGITS.double(), labels=LABELS)
+    given = Predictions(logits=LOGITS.to(dtype), labels=LABELS)
+    assert given.confidence.dtype == torch.float64
+    tolerance = {torch.float16: 5e-3, torch.bfloat16: 5e-2, torch.float32: 1e-6, torch.float64: 0}[dtype]
+    torch.testing.assert_close(given.confidence, exact.confidence, atol=tolerance, rtol=0)
+
+
+def test_small_logits_are_logits_because_the_name_says_so():
+    logits = torch.rand(50, 4)
+    assert torch.allclose(Predictions(logits=logits).confidence, logits.double().softmax(1).amax(1))
+
+
+def test_numpy_lists_and_dlpack_are_accepted():
+    class OnlyDlpack:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    expected = Predictions(logits=LOGITS, labels=LABELS).confidence
+    for logits in (LOGITS.numpy(), LOGITS.tolist(), OnlyDlpack(LOGITS), LOGITS.numpy().astype(">f4")):
+        given = Predictions(logits=np.asarray(logits, dtype=np.float32) if isinstance(logits, list) else logits)
+        torch.testing.assert_close(given.confidence, expected, atol=1e-7, rtol=0)
+
+
+def test_many_classes_and_one_row_work():
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 100_000, generator=g)
+    p = Predictions(logits=logits, labels=[5, 99_999, 0])
+    torch.testing.assert_close(p.nll, torch.nn.functional.cross_entropy(logits.double(), p.labels, reduction="none"))
+    assert len(Predictions(logits=logits[:1], labels=[1])) == 1
+
+
+def test_the_rows_of_a_part_are_those_of_the_whole():
+    whole = Predictions(logits=LOGITS, labels=LABELS, groups=["a", "b"] * 1000, weights=torch.arange(1.0, 2001.0))
+    mask = LABELS == 3
+    part = whole.take(mask)
+    assert len(part) == int(mask.sum())
+    for view in ("confidence", "correct", "nll", "brier", "entropy", "labels", "probs", "logits", "weights"):
+        assert torch.equal(getattr(part, view), getattr(whole, view)[mask]), view
+    assert part.groups.tolist() == [g for g, kept in zip(["a", "b"] * 1000, mask, strict=True) if kept]
+
+
+def test_views_that_are_not_there_say_what_is_missing():
+    reduced = Predictions(confidence=[0.5], correct=[True])
+    unlabelled = Predictions(logits=LOGITS[:1])
+    for predictions, view, word in [
+        (reduced, "probs", "probs are needed"),
+        (reduced, "logits", "logits are needed"),
+        (reduced, "labels", "labels are needed"),
+        (reduced, "nll", "logits are needed"),
+        (reduced, "features", "features are needed"),
+        (unlabelled, "labels", "labels are needed"),
+        (unlabelled, "correct", "labels are needed"),
+        (unlabelled, "brier", "labels are needed"),
+    ]:
+        with pytest.raises(ValueError, match=word):
+            getattr(predictions, view)
+
+
+def test_an_ignored_row_takes_its_group_weight_and_features_along():
+    p = Predictions(
+        logits=LOGITS[:3],
+        labels=[0, -1, 2],
+        ignore_index=-1,
+        groups=["a", "b", "c"],
+        weights=[1.0, 2.0, 3.0],
+        features=torch.arange(6.0).reshape(3, 2),
+    )
+    assert p.groups.tolist() == ["a", "c"]
+    assert p.weights.tolist() == [1.0, 3.0]
+    assert p.features.tolist() == [[0.0, 1.0], [4.0, 5.0]]
+
+
+def test_the_audit_warns_when_the_rows_a_calibrator_was_fitted_on_come_back():
+    rows = Predictions(logits=LOGITS[:300], labels=LABELS[:300])
+    others = Predictions(logits=LOGITS[300:600], labels=LABELS[300:600])
+    again = audit(rows, fitted_on=rows.fingerprint, resamples=20)
+    fresh = audit(others, fitted_on=rows.fingerprint, resamples=20)
+    assert again.findings.notes == (
+        "these 300 rows are the rows the calibrator was fitted on; its numbers are optimistic.",
+    )
+    assert fresh.findings.notes == ()

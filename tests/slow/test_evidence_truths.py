@@ -101,7 +101,7 @@ def test_the_floor_rejects_a_calibrated_model_in_3_to_7_percent(name, n):
     assert 0.03 <= rejected / trials <= 0.07
 
 
-@pytest.mark.parametrize("n", (200, 1_000))
+@pytest.mark.parametrize("n", [200, 1_000])
 def test_the_floor_of_a_class_wise_error_has_the_right_size_too(n):
     rejected = 0
     for trial in range(600):

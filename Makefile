@@ -17,7 +17,8 @@ demo: .venv/ready  ## train a small classifier, audit it, and write demo/report.
 	$(BIN)/python examples/digits.py
 
 test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/slow
+	$(BIN)/python -m pytest -q -n 2 tests/slow -o addopts=--strict-markers  # a million calls: shapes unchecked
 
 check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -20,15 +20,24 @@ def verdict(findings: Findings) -> str:
     worst = int(harm.argmax())
     says, right = percent(float(curve["confidence"][worst])), percent(float(curve["accuracy"][worst]))
     example = f"when it says {says}, it is right {right} of the time"
-    if (error.p is not None and error.p <= ALPHA) or (gap.p is not None and gap.p <= ALPHA):
+    if _unlikely(error) or _unlikely(gap):
         return f"{_direction(gap)}: {example}; {_numbers(error)}."
     return f"No miscalibration found in {count(gap.n)} rows; {_numbers(error)}."
 
 
+def _unlikely(record: Record) -> bool:
+    return record.p is not None and record.p <= ALPHA
+
+
+def _leans(gap: Record) -> bool:
+    """Whether the interval of the mean gap leaves zero out."""
+    return gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
+
+
 def _direction(gap: Record) -> str:
-    if gap.p is not None and gap.p <= ALPHA:
-        return "Over-confident" if gap.value > 0 else "Under-confident"
-    return "Right on average, wrong in places"
+    if not _leans(gap):
+        return "Right on average, wrong in places"
+    return "Over-confident" if gap.value > 0 else "Under-confident"
 
 
 def _numbers(error: Record) -> str:
@@ -53,10 +62,9 @@ def next_steps(findings: Findings, predictions: Predictions) -> tuple[str, ...]:
 
 def _repair(findings: Findings) -> str:
     gap, error, slope = (_known(findings, m) for m in ("signed_gap", "ece_debiased", "calibration_slope"))
-    lean = gap.p is not None and gap.p <= ALPHA
-    if not lean and not (error.p is not None and error.p <= ALPHA):
+    if not _unlikely(error) and not _unlikely(gap):
         return "Leave the confidence as it is: nothing beyond noise was found that a calibrator could repair."
-    if not lean:
+    if not _leans(gap):
         return (
             "Over- and under-confidence cancel in the mean: fit a calibrator with more freedom than one temperature "
             "on held-out rows, and judge it by NLL and Brier on rows it has not seen."

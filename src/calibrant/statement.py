@@ -74,7 +74,7 @@ def _saturated(p: "Predictions") -> str:
     if half and exact:
         kind = str(p.rows.scores.dtype).removeprefix("torch.") if p.rows.scores is not None else ""
         return f"{kind} input: {percent(exact / len(p))} of confidences are exactly 1; pass logits, or cast first."
-    if exact:
+    if exact and p.kind != "logits":
         return f"{count(exact)} of {count(len(p))} confidences are exactly 0 or 1; pass logits to tell them apart."
     return ""
 

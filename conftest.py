@@ -1,8 +1,13 @@
-"""Doctests may say torch, np and Predictions without importing them."""
+"""Doctests may say torch, np and Predictions without importing them; parallel workers use one thread each."""
+
+import os
 
 import numpy as np
 import pytest
 import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # two workers on two cores: more threads would only wait for each other
 
 
 @pytest.fixture(autouse=True)

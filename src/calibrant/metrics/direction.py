@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Array, Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
 from calibrant.registry import METRICS
 
 
@@ -60,8 +60,15 @@ def calibration_slope(confidence: Confidence, correct: Correct, *, weights: Weig
         0.6131
     """
     x, a, w = _logistic_data(confidence, correct, weights)
-    found = _maximum_likelihood(np.stack([np.ones_like(x), x], 1), np.zeros_like(x), a, w)
-    return math.nan if found is None else float(found[1])
+    middle = float(np.average(x, weights=w))
+    spread = math.sqrt(float(np.average((x - middle) ** 2, weights=w)))
+    right = float((w * a).sum())
+    if spread == 0 or right <= 0 or right >= w.sum():
+        return math.nan
+    slope = _maximum_likelihood(
+        (x - middle) / spread, a, w
+    )  # standardised, so that the two parameters are on one scale
+    return slope / spread
 
 
 @METRICS.register(better="zero", range=(-math.inf, math.inf), family="direction")
@@ -79,7 +86,6 @@ def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: 
         -2.1972
     """
     x, a, w = _logistic_data(confidence, correct, weights)
-    x, a, w = x[w > 0], a[w > 0], w[w > 0]
     rate = float((w * a).sum() / w.sum())
     if rate <= 0 or rate >= 1:
         return math.nan
@@ -89,32 +95,33 @@ def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: 
 
 def _logistic_data(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, Vector, Vector]:
     c, a = np.clip(float64(confidence), 1e-12, 1 - 1e-12), float64(correct)
-    return np.log(c) - np.log1p(-c), a, np.ones_like(c) if weights is None else float64(weights)
+    w = np.ones_like(c) if weights is None else float64(weights)
+    c, a, w = c[w > 0], a[w > 0], w[w > 0]
+    return np.log(c) - np.log1p(-c), a, w
 
 
-def _maximum_likelihood(design: Array, offset: Vector, a: Vector, w: Vector) -> Vector | None:
-    """Newton's method with halved steps on a concave likelihood; None where it has no finite maximum."""
-    right = (w * a).sum()
-    if right <= 0 or right >= w.sum():
-        return None
-    beta = np.zeros(design.shape[1])
+def _maximum_likelihood(x: Vector, a: Vector, w: Vector) -> float:
+    """Newton's method with halved steps on a concave likelihood; return the slope, NaN where it has no maximum."""
 
-    def likelihood(b: Vector) -> float:
-        eta = design @ b + offset
-        return float((w * (a * eta - np.logaddexp(0, eta))).sum())
+    def likelihood(shift: float, slope: float) -> float:
+        eta = shift + slope * x
+        return float(w @ (a * eta - np.logaddexp(0, eta)))
 
-    current = likelihood(beta)
+    shift = slope = 0.0
+    best = likelihood(shift, slope)
     for _ in range(100):
-        p = expit(design @ beta + offset)
-        gradient = design.T @ (w * (a - p))
-        hessian = (design * (w * p * (1 - p))[:, None]).T @ design
-        if np.linalg.cond(hessian) > 1e12:
-            return None
-        step = np.linalg.solve(hessian, gradient)
-        size = 1.0 / max(1.0, np.abs(step).max() / 10)  # where all p are near 1 a full step is 1e12 too long
-        while (proposed := likelihood(beta + size * step)) < current - 1e-12 and size > 1e-8:
+        p = expit(shift + slope * x)
+        miss, weight = w * (a - p), w * p * (1 - p)
+        g0, g1, h00 = float(miss.sum()), float(miss @ x), float(weight.sum())
+        h01, h11 = float(weight @ x), float((weight * x) @ x)
+        determinant = h00 * h11 - h01 * h01
+        if determinant <= 1e-12 * h00 * h11:
+            return math.nan
+        up, turn = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
+        size = 1.0 / max(1.0, abs(up) / 10, abs(turn) / 10)  # where all p are near 1 a full step is far too long
+        while (proposed := likelihood(shift + size * up, slope + size * turn)) < best - 1e-12 and size > 1e-8:
             size /= 2
-        beta, current = beta + size * step, max(current, proposed)
-        if np.abs(size * step).max() < 1e-10 * (1 + np.abs(beta).max()):
-            return beta
-    return None
+        shift, slope, best = shift + size * up, slope + size * turn, max(best, proposed)
+        if max(abs(up), abs(turn)) < 1e-9 * (1 + abs(slope)):
+            return slope
+    return math.nan

@@ -1,0 +1,64 @@
+"""Real classifiers' logits: the numbers known for them come out.
+
+The data are not part of the package. `CALIBRANT_SHARED` says where they are (default: ../shared/data); without them
+these tests are skipped on a developer's machine and fail in CI.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.registry import METRICS, SCORES
+
+FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
+
+
+def load(name):
+    if not FOLDER.is_dir() and "CI" not in os.environ:
+        pytest.skip("the real logits are not here; set CALIBRANT_SHARED")
+    return np.load(FOLDER / name)
+
+
+def metric(name, p, **options):
+    return METRICS[name](*(getattr(p, view) for view in METRICS.entry(name).views), **options)
+
+
+@pytest.mark.parametrize(("model", "accuracy"), [("resnet20", 0.9173), ("resnet32", 0.9263), ("resnet56", 0.9339)])
+def test_the_published_accuracies_come_out(model, accuracy):
+    data = load(f"cifar10_{model}_test.npz")
+    p = cb.Predictions(logits=data["logits"], labels=data["labels"])
+    assert metric("accuracy", p) == pytest.approx(accuracy, abs=1e-9)
+    assert p.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "ece"), [("ce", 0.3130, 0.1200), ("seca", 0.3049, 0.0079), ("adafocal", 0.3206, 0.0143)]
+)
+def test_the_known_errors_of_three_training_losses_come_out(loss, error, ece):
+    data = load(f"cifar100_resnet32_{loss}_val_test.npz")
+    p = cb.Predictions(logits=data["test_logits"], labels=data["test_labels"])
+    assert 1 - metric("accuracy", p) == pytest.approx(error, abs=5e-5)
+    assert metric("top_label_ece", p) == pytest.approx(ece, abs=1e-4)
+
+
+@pytest.mark.parametrize(("model", "auroc"), [("resnet20", 0.860), ("resnet56", 0.864)])
+def test_the_known_ood_auroc_of_max_softmax_comes_out(model, auroc):
+    inside = cb.Predictions(logits=load(f"cifar10_{model}_test.npz")["logits"])
+    outside = cb.Predictions(logits=load(f"cifar10_{model}_on_cifar100_ood.npz")["logits"])
+    found = METRICS["ood_auroc"](SCORES["msp"](inside), SCORES["msp"](outside))
+    assert found == pytest.approx(auroc, abs=5e-4)
+
+
+def test_an_llms_answers_by_subject_and_a_detectors_pairs_can_be_audited():
+    mmlu, coco = load("mmlu_llama13b_probs.npz"), load("coco_detector_scores.npz")
+    answers = cb.Predictions(probs=mmlu["probs"], labels=mmlu["labels"], groups=mmlu["groups"])
+    detections = cb.Predictions(confidence=coco["confidence"], correct=coco["correct"], groups=coco["groups"])
+    uneven, too_sure = "Right on average, wrong in places: ", "Over-confident: when it says 74 %, it is right 44 %"
+    for predictions, rows, verdict in ((answers, 2886, uneven), (detections, 12_274, too_sure)):
+        found = cb.audit(predictions, resamples=40)
+        assert len(predictions) == rows
+        assert found.verdict.startswith(verdict)
+        assert sum(r.where.startswith("group: ") and r.metric == "signed_gap" for r in found.records) == 10

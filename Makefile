@@ -25,5 +25,15 @@ check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+.bench-venv/ready: benchmarks/requirements.txt constraints.txt
+	$(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-r benchmarks/requirements.txt -e .
+	touch .bench-venv/ready
+
+bench: .bench-venv/ready  ## speed and memory against other packages, as ratios in one run
+	.bench-venv/bin/python benchmarks/run.py
+
 clean:  ## remove what make made
 	rm -rf .venv .bench-venv demo .mypy_cache .pytest_cache .ruff_cache

@@ -92,6 +92,13 @@ def mce(confidence, correct, bins=15, scheme="width", convention="calibrant"):
     return max(bin_gap(confidence, correct, rows) for rows in found if rows)
 
 
+def ece_excess(confidence, correct, bins=15, scheme="width"):
+    noise = 0.0
+    for rows in members(confidence, bins, scheme):
+        noise += math.sqrt(2 / math.pi * sum(confidence[i] * (1 - confidence[i]) for i in rows))
+    return top_label_ece(confidence, correct, bins, scheme) - noise / len(confidence)
+
+
 def binary_ece(probs, labels, **options):
     return top_label_ece(probs[:, 1], labels == 1, **options)
 

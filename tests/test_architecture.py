@@ -15,7 +15,8 @@ SOURCE = ROOT / "src" / "calibrant"
 # From the nouns up. A module may import only modules of a lower level, or of its own folder.
 LEVELS = [
     {"nouns", "records", "registry", "words"},
-    {"check", "facts", "labelling", "statement"},
+    {"check", "facts", "statement"},
+    {"labelling"},
     {"reading"},
     {"predictions"},
     {"scores", "metrics", "losses", "penalties", "calibrators", "trust"},

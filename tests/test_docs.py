@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.registry import ALL
+from calibrant.registry import ALL, METRICS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -27,11 +27,15 @@ def methods_table():
 
 def with_table(text):
     return re.sub(
-        r"(<!-- methods -->\n).*?(\n<!-- end of methods -->)", lambda m: m[1] + methods_table() + m[2], text, flags=re.S
+        r"(<!-- methods -->\n).*?(<!-- end of methods -->)",
+        lambda m: m[1] + methods_table() + "\n" + m[2],
+        text,
+        flags=re.S,
     )
 
 
 def test_the_table_of_methods_is_that_of_the_registries():
+    assert README.count("| metric | `") == len(METRICS)
     assert with_table(README) == README, "run `.venv/bin/python tests/test_docs.py` to write the table anew"
 
 

@@ -48,6 +48,12 @@ def test_columns_named_after_numbers_that_are_not_indices_are_names(tmp_path):
     assert read(path).correct.tolist() == [True, True]
 
 
+def test_columns_with_spaces_and_indices_under_named_columns_are_read(tmp_path):
+    path = write_csv(tmp_path / "A.CSV", ["labels", " probs_cat", " probs_dog"], [[1, 0.2, 0.8], [0, 0.9, 0.1]])
+    assert read(path).correct.tolist() == [True, True]
+    assert read(path).classes == ("cat", "dog")
+
+
 def test_pairs_of_confidence_and_correctness_are_read(tmp_path):
     path = write_csv(tmp_path / "a.csv", ["confidence", "correct"], [[0.5, "True"], [0.7, "false"]])
     assert read(path).correct.tolist() == [True, False]
@@ -76,6 +82,9 @@ def broken_files(folder):
     (folder / "array.npz").write_bytes((folder / "array.npy").read_bytes())
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("confidence,correct\n")
+    (folder / "twice.csv").write_text("confidence,confidence,correct\n0.5,0.5,1\n")
+    (folder / "unknown.csv").write_text("Score,Hit\n0.5,1\n")
+    (folder / "unlabelled.csv").write_text("probs_a,probs_b,label\n0.5,0.5,1\n")
     (folder / "ragged.csv").write_text("confidence,correct\n0.5\n")
     (folder / "words.csv").write_text("confidence,correct\nhigh,1\n")
     (folder / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
@@ -87,14 +96,17 @@ def broken_files(folder):
 BROKEN = {
     "truncated.npz": "must be a whole .npz archive; it is truncated or damaged",
     "damaged.npz": "must be a whole .npz archive; it is truncated or damaged",
-    "text.npz": "must hold plain arrays; it holds",
+    "text.npz": "must be a whole .npz archive; it is truncated or damaged (no archive).",
     "empty.npz": "must be a whole .npz archive; it is truncated or damaged",
     "names.npz": "must hold one of logits, probs, log_probs, confidence; it holds val_logits, val_labels.",
     "objects.npz": "must hold plain arrays; it holds Python objects.",
-    "array.npz": "must be a .npz archive of named arrays; it is a single array.",
+    "array.npz": "must be a whole .npz archive; it is truncated or damaged (no archive).",
     "empty.csv": "must have a header and at least one row; it has 0 lines.",
     "header.csv": "must have a header and at least one row; it has 1 lines.",
     "ragged.csv": "must have 2 fields in each row; line 2 has another number.",
+    "twice.csv": "must have distinct columns; 'confidence' is there twice.",
+    "unknown.csv": "must hold one of logits, probs, log_probs, confidence; it holds Score, Hit.",
+    "unlabelled.csv": "must hold labels; it holds probs, classes.",
     "words.csv": "column confidence must hold numbers; it holds 'high'.",
     "binary.csv": "must be a UTF-8 csv file;",
     "text.parquet": "must be a whole .parquet file;",

@@ -11,6 +11,8 @@ RECORDS = (
     Record("ece_excess", 0.010, 1000, low=0.004, high=0.016),
     Record("accuracy", 0.9, 1000, low=0.88, high=0.92),
     Record("ks_pvalue", 0.3, 1000),
+    Record("brier", 0.0, 1, low=0.0, high=0.0),
+    Record("aurc", 0.1, 2, low=math.nan, high=math.nan),
     Record("failure_auroc", math.nan, 1000, low=math.nan, high=math.nan),
     Record("accuracy", 0.1, 50, low=0.0, high=0.2, where="group: a"),
 )
@@ -38,6 +40,8 @@ RECORDS = (
         ("accuracy>=0.95", 1, "fail: accuracy 0.9000 [0.8800, 0.9200], limit >= 0.95."),
         ("ks_pvalue>0.05", 0, "pass: ks_pvalue 0.3000, limit > 0.05."),
         ("ks_pvalue>0.5", 1, "fail: ks_pvalue 0.3000, limit > 0.5."),
+        ("brier<0.5", 3, "not enough data: brier 0.0000 has no interval on 1 rows."),
+        ("aurc<0.5", 3, "not enough data: aurc 0.1000 has no interval on 2 rows."),
         ("failure_auroc>0.5", 3, "not enough data: failure_auroc is undefined on these rows."),
     ],
 )
@@ -53,5 +57,7 @@ def test_a_rule_that_is_none_is_refused(rule):
 
 
 def test_an_unknown_metric_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match="got 'ece', and the audit has ece_excess, accuracy, ks_pvalue, failure_auroc"):
+    with pytest.raises(
+        ValueError, match="got 'ece', and the audit has ece_excess, accuracy, ks_pvalue, brier, aurc, failure_auroc"
+    ):
         decide(parse("ece<0.1"), RECORDS)

@@ -25,6 +25,7 @@ BROKEN[3, 2] = torch.nan
 SPARSE = LABELS.clone()
 SPARSE[:500] = -100
 SHIFTED = (LABELS + 3) % 10
+TWO = LOGITS[:, :2]
 SOFT = torch.full((2000, 10), 0.1)
 
 
@@ -83,7 +84,25 @@ MISTAKES = [
         {"logits": LOGITS, "labels": SHIFTED},
         "accuracy is 0.05, below chance (0.10), and 0.61 if the columns are relabelled (column 0 is class 3, column 1 "
         "is class 4, column 2 is class 5, column 3 is class 6, ...); the columns appear to be in another order than "
-        "the labels. Pass classes=[...], the name of each column in order.",
+        "the labels. Pass classes=[...], the name of each column in order (classes=range(10) if it is right).",
+    ),
+    Mistake(
+        "two columns swapped",
+        {"logits": TWO, "labels": 1 - TWO.argmax(1)},
+        "accuracy is 0.00, below chance (0.50), and 1.00 if the columns are relabelled (column 0 is class 1, column 1 "
+        "is class 0); the columns appear to be in another order than the labels. Pass classes=[...], the name of each "
+        "column in order (classes=range(2) if it is right).",
+    ),
+    Mistake(
+        "labels from 1 without the first class",
+        {"logits": LOGITS[LABELS > 0], "labels": LABELS[LABELS > 0] + 1},
+        "labels must lie in [0, 10); got [2, 10]. With labels - 1 the accuracy is 0.61, as given 0.04. "
+        "Pass labels - 1, or classes=range(1, 11).",
+    ),
+    Mistake(
+        "several values that are no class",
+        {"logits": LOGITS[:3], "labels": [-100, 77, 1]},
+        "labels must lie in [0, 10); got [-100, 77]: 2 of 3 are no class.",
     ),
     Mistake(
         "a fill value left in",
@@ -105,9 +124,9 @@ MISTAKES = [
     Mistake(
         "scores that do not sum to 1",
         {"probs": 0.7 * PROBS, "labels": LABELS},
-        "probs must sum to 1 in each row; rows sum to 0.70 on average. For independent sigmoids audit each class by "
-        "itself, Predictions(probs=probs[:, k], labels=labels == k); to rescale on purpose pass "
-        "probs / probs.sum(1, keepdim=True).",
+        "probs must sum to 1 in each row; row 1054 sums to 0.7, and rows sum to 0.7 on average. For independent "
+        "sigmoids audit each class by itself, Predictions(probs=probs[:, k], labels=labels == k); to rescale on "
+        "purpose pass probs / probs.sum(1, keepdim=True).",
     ),
     Mistake(
         "logits as log-probabilities",
@@ -132,7 +151,7 @@ MISTAKES = [
     Mistake(
         "a class name twice",
         {"logits": LOGITS[:2, :2], "labels": ["a", "a"], "classes": ["a", "a"]},
-        "classes must be distinct; got ['a', 'a'] twice.",
+        "classes must be distinct; got 'a' twice.",
     ),
     Mistake(
         "labels as a column",
@@ -199,7 +218,8 @@ MISTAKES = [
     Mistake(
         "classes as correctness",
         {"confidence": [0.5, 0.6], "correct": [3, 1]},
-        "correct must be bool, or 0 and 1: whether the prediction was right. Pass labels=... if these are classes.",
+        "correct must be bool, or 0 and 1: whether the prediction was right; got 3. "
+        "Pass labels=... with class scores if these are classes.",
     ),
     Mistake(
         "no confident rows",
@@ -209,7 +229,53 @@ MISTAKES = [
     Mistake(
         "negative weights",
         {"confidence": [0.5], "correct": [1], "weights": [-1.0]},
-        "weights must be finite, not negative and not all zero.",
+        "weights must not be negative and not all zero; got [-1, -1].",
+    ),
+    Mistake(
+        "normalised weights",
+        {"confidence": [0.5, 0.6], "correct": [1, 0], "weights": [0.5, 0.5]},
+        "weights count as repetitions, so they must sum to at least the number of rows that have any (2); got 1. "
+        "Multiply them by 2 / weights.sum().",
+    ),
+    Mistake(
+        "missing weights",
+        {"confidence": [0.5], "correct": [1], "weights": [float("nan")]},
+        "weights must be finite; 1 of 1 rows is not (first: row 0). Leave them out, and say how many.",
+    ),
+    Mistake(
+        "classes without scores",
+        {"confidence": [0.5], "correct": [1], "classes": ["a"]},
+        "classes and ignore_index go with class scores; confidence=... has none.",
+    ),
+    Mistake(
+        "rows of different lengths",
+        {"logits": [[1.0, 2.0], [1.0]], "labels": [0, 1]},
+        "logits must be rectangular; got rows of different lengths.",
+    ),
+    Mistake(
+        "a sparse tensor",
+        {"logits": torch.eye(2).to_sparse(), "labels": [0, 1]},
+        "logits must be a dense tensor with values; got torch.sparse_coo on cpu.",
+    ),
+    Mistake(
+        "masked values",
+        {"logits": np.ma.masked_greater(np.eye(2), 0.5), "labels": [0, 1]},
+        "logits must have no masked values; got 2. Leave those rows out.",
+    ),
+    Mistake(
+        "a number of classes instead of names",
+        {"logits": LOGITS[:2], "labels": [0, 1], "classes": 10},
+        "classes must be a list of names, one a column; got 10.",
+    ),
+    Mistake(
+        "a missing label among names",
+        {"logits": LOGITS[:2, :2], "labels": ["a", None], "classes": ["a", "b"]},
+        "labels must be among classes; got None, which is not in ['a', 'b'].",
+    ),
+    Mistake(
+        "positive log-probabilities in one column",
+        {"log_probs": [0.5, 0.7], "labels": [0, 1]},
+        "log_probs must be logarithms of probabilities; exp of a row sums to 1.83 on average. Pass logits=... instead?",
     ),
     Mistake(
         "another number of weights",
@@ -291,6 +357,29 @@ def test_saturated_rows_are_not_taken_for_padding():
     assert len(Predictions(probs=(3 * LOGITS).softmax(1).half(), labels=LABELS).notes) == 1
 
 
+def test_rounding_dust_is_not_refused_and_does_not_stay():
+    p = Predictions(probs=np.array([[1 + 1e-9, -1e-9], [0.5, 0.5]]), labels=[0, 1])
+    assert p.confidence.tolist() == [1.0, 0.5]
+    assert Predictions(confidence=[1.0000001], correct=[1]).confidence.tolist() == [1.0]
+    rounded = PROBS.double().mul(1000).round().div(1000)
+    assert len(Predictions(probs=rounded, labels=LABELS)) == 2000
+
+
+def test_scores_on_a_grid_are_not_taken_for_padding():
+    g = np.random.default_rng(0)
+    votes = g.multinomial(10, [0.5, 0.3, 0.2], 500) / 10
+    notes = Predictions(probs=votes, labels=g.integers(0, 3, 500)).notes
+    assert not any("repeat" in note for note in notes)
+
+
+def test_the_fingerprint_is_that_of_rows_not_of_a_label_order():
+    one, two = (
+        Predictions(logits=logits, labels=[0] * 20 + [1] * 20) for logits in (LOGITS[:40, :3], LOGITS[40:80, :3])
+    )
+    assert one.fingerprint != two.fingerprint
+    assert one.fingerprint == Predictions(logits=LOGITS[:40, :3] / 2, labels=[0] * 20 + [1] * 20).fingerprint
+
+
 def test_a_sound_model_raises_no_suspicion():
     assert Predictions(logits=LOGITS, labels=LABELS).notes == ()
 
@@ -316,6 +405,15 @@ UNDERSTOOD = [
     (
         {"logits": LOGITS[:3], "labels": LABELS[:3], "weights": [1.0, 2.0, 1.0], "groups": ["a", "b", "a"]},
         "3 rows x 10 classes, logits, labels 0-9 (9 classes absent), weights summing to 4, 2 groups, accuracy 0.750",
+    ),
+    (
+        {"logits": LOGITS[:2, :2], "labels": [1, 1], "classes": ["cat", "dog"]},
+        "2 rows x 2 classes, logits, labels 'cat'-'dog' (1 class absent), labels read as indices of the named "
+        "classes, accuracy 0.000",
+    ),
+    (
+        {"logits": LOGITS[:3, :2], "labels": [-1, 1, -1], "ignore_index": -1},
+        "1 row x 2 classes, logits, labels 0-1 (1 class absent), 2 rows with label -1 left out, accuracy 0.000",
     ),
     (
         {"confidence": [0.5, 0.7], "correct": [True, False]},

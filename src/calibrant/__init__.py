@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from calibrant.predictions import Predictions as Predictions
 
 _HOMES = {"Predictions": "predictions", "audit": "auditing", "Audit": "auditing"}
-_MODULES = {"calibrators", "evidence", "losses", "metrics", "records", "registry", "report", "scores"}
+_MODULES = {
+    "calibrators",
+    "curves",
+    "evidence",
+    "losses",
+    "metrics",
+    "penalties",
+    "records",
+    "registry",
+    "report",
+    "scores",
+    "trust",
+}
 
 
 def __getattr__(name: str) -> Any:

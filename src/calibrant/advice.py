@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from calibrant.nouns import float64
+from calibrant.nouns import float64, repetitions
 from calibrant.predictions import Predictions
 from calibrant.records import Findings, Record
 from calibrant.words import count, percent
 
-ALPHA = 0.05  # below this p a departure from calibration is called one
+ALPHA = 0.05  # how often a calibrated model may be called miscalibrated; two tests share it
+FEW = 30  # rows below which nothing is advised but more of them
 
 
 def verdict(findings: Findings) -> str:
@@ -20,13 +21,15 @@ def verdict(findings: Findings) -> str:
     worst = int(harm.argmax())
     says, right = percent(float(curve["confidence"][worst])), percent(float(curve["accuracy"][worst]))
     example = f"when it says {says}, it is right {right} of the time"
-    if _unlikely(error) or _unlikely(gap):
+    if _unlikely(error):
         return f"{_direction(gap)}: {example}; {_numbers(error)}."
+    if _unlikely(gap):
+        return f"{_direction(gap)}: {example}; mean confidence less accuracy {gap.value:+.3f} (p = {gap.p:.3f})."
     return f"No miscalibration found in {count(gap.n)} rows; {_numbers(error)}."
 
 
 def _unlikely(record: Record) -> bool:
-    return record.p is not None and record.p <= ALPHA
+    return record.p is not None and record.p <= ALPHA / 2
 
 
 def _leans(gap: Record) -> bool:
@@ -56,24 +59,35 @@ def _known(findings: Findings, metric: str) -> Record:
 
 def next_steps(findings: Findings, predictions: Predictions) -> tuple[str, ...]:
     """Sentences, most useful first; each names the numbers it rests on."""
-    steps = (_repair(findings), _prior(predictions), _ranking(findings), _review(findings), _more_rows(findings))
+    if len(predictions) < FEW:
+        return (f"Get more rows: {len(predictions)} are too few to advise anything.",)
+    steps = (
+        _prior(predictions),
+        _repair(findings, scores=predictions.k is not None),
+        _ranking(findings),
+        _review(findings),
+        _more_rows(findings),
+    )
     return tuple(step for step in steps if step)
 
 
-def _repair(findings: Findings) -> str:
+def _repair(findings: Findings, *, scores: bool) -> str:
     gap, error, slope = (_known(findings, m) for m in ("signed_gap", "ece_debiased", "calibration_slope"))
+    judge = "on held-out rows, and judge it by NLL and Brier on rows it has not seen."
     if not _unlikely(error) and not _unlikely(gap):
         return "Leave the confidence as it is: nothing beyond noise was found that a calibrator could repair."
-    if not _leans(gap):
+    if not scores:
+        return f"Repair it: fit a map from confidence to accuracy (Platt scaling, or isotonic regression) {judge}"
+    one_way = (gap.value > 0) == (slope.value < 1)
+    if not _leans(gap) or not one_way or np.isnan(slope.value):
         return (
-            "Over- and under-confidence cancel in the mean: fit a calibrator with more freedom than one temperature "
-            "on held-out rows, and judge it by NLL and Brier on rows it has not seen."
-        )
+            f"Repair it: one temperature will not do, for the mean gap ({gap.value:+.3f}) and the slope "
+            f"({slope.value:.2f}; 1 is right) point different ways: fit a calibrator with more freedom {judge}"
+        ).replace("nan", "undefined")
     way = "above 1 (softer)" if gap.value > 0 else "below 1 (sharper)"
-    tail = f" (slope {slope.value:.2f}; 1 would be right)" if np.isfinite(slope.value) else ""
     return (
-        f"Repair it: fit temperature scaling on held-out rows, expecting a temperature {way}{tail}; accuracy does not "
-        "change. Judge it by NLL and Brier on rows it has not seen."
+        f"Repair it: fit temperature scaling, expecting a temperature {way} since the slope is {slope.value:.2f}, "
+        f"{judge} Accuracy does not change."
     )
 
 
@@ -81,12 +95,14 @@ def _prior(p: Predictions) -> str:
     """Name the class whose mean probability is far from its rate: class weights, resampling or a changed base rate."""
     if p.k is None or p.k > 1000 or len(p) * p.k > 50_000_000:
         return ""
-    w = np.ones(len(p)) if p.weights is None else float64(p.weights)
+    w = repetitions(p.weights, len(p))
     promised = w @ float64(p.probs) / w.sum()
     observed = np.bincount(p.labels.numpy(), w, p.k) / w.sum()
     times = np.abs(np.log(np.maximum(promised, 1e-9) / np.maximum(observed, 1 / len(p))))
-    worst = int(np.where(np.abs(promised - observed) < 0.05, 0.0, times).argmax())
-    if times[worst] < np.log(2) or abs(promised[worst] - observed[worst]) < 0.05:
+    spread = np.sqrt(np.maximum(promised * (1 - promised), 1e-9) / len(p))
+    beyond = (np.abs(promised - observed) >= 0.05) & (np.abs(promised - observed) > 4 * spread)
+    worst = int(np.where(beyond, times, 0.0).argmax())
+    if times[worst] < np.log(2) or not beyond[worst]:
         return ""
     name = p.classes[worst] if p.classes else worst
     said, seen = percent(promised[worst], 1), percent(observed[worst], 1)
@@ -101,7 +117,7 @@ def _ranking(findings: Findings) -> str:
     if np.isnan(auroc.value):
         which = "right" if _known(findings, "accuracy").value > 0.5 else "wrong"
         return f"All rows are {which}, so nothing can be said about telling right from wrong."
-    if auroc.value < 0.6:
+    if auroc.high is not None and auroc.high < 0.6:
         return (
             f"Confidence barely ranks right above wrong (AUROC {auroc.value:.2f}; 0.5 is chance): calibration will not "
             "help a review queue; a better score or a better model would."

@@ -9,6 +9,7 @@ from calibrant import advice, curves, slices
 from calibrant.evidence import floor, interval, measure
 from calibrant.predictions import Predictions
 from calibrant.records import Findings, Record, to_json
+from calibrant.registry import METRICS
 
 
 @dataclass(frozen=True)
@@ -23,47 +24,37 @@ class Item:
     sure: bool = True
     floor: bool = False
     share: float = 1.0
-    when: Callable[[Predictions], bool] = lambda p: True
 
 
-def _has_classes(p: Predictions) -> bool:
-    return p.k is not None
-
-
-def _table_fits(p: Predictions) -> bool:
-    return p.k is not None and len(p) * p.k <= 50_000_000
-
-
-PLAN = (
-    Item("accuracy"),
-    Item("top5_accuracy", when=lambda p: p.k is not None and p.k > 10 and _table_fits(p)),
-    Item("nll", when=_has_classes),
-    Item("brier", when=_has_classes),
-    Item("corp_miscalibration", {"score": "brier"}),
-    Item("corp_discrimination", {"score": "brier"}),
-    Item("corp_uncertainty", {"score": "brier"}, sure=False),
-    Item("corp_miscalibration", {"score": "log"}),
-    Item("corp_discrimination", {"score": "log"}),
-    Item("corp_uncertainty", {"score": "log"}, sure=False),
-    Item("mean_confidence"),
-    Item("signed_gap", floor=True),
-    Item("calibration_slope"),
-    Item("calibration_intercept"),
-    Item("ece_debiased", {"norm": "l2"}, floor=True),
-    Item("sm_ece", floor=True),
-    Item("top_label_ece", floor=True),
-    Item("binary_ece", floor=True, when=lambda p: p.k == 2),
-    Item("classwise_ece", floor=True, share=0.25, when=lambda p: p.k is not None and p.k > 2 and _table_fits(p)),
-    Item("ks_pvalue", sure=False),
-    Item("kuiper_pvalue", sure=False),
-    Item("spiegelhalter_pvalue", sure=False),
-    Item("failure_auroc"),
-    Item("aurc"),
-    Item("e_aurc", {"oracle": "exact"}),
-    Item("augrc"),
-    Item("risk_at_coverage"),
-    Item("coverage_at_risk"),
-)
+def plan(p: Predictions) -> list[Item]:
+    """Return what an audit of these predictions measures, in the order of reading."""
+    classes, fits = p.k is not None, len(p) * (p.k or 0) <= 50_000_000
+    bins = max(1, min(15, len(p) // 10))  # ten rows a bin at least: a bin of one row says nothing
+    parts = ("miscalibration", "discrimination", "uncertainty")
+    return [
+        Item("accuracy"),
+        *([Item("top5_accuracy")] if classes and (p.k or 0) > 10 and fits else []),
+        *([Item("nll"), Item("brier")] if classes else []),
+        Item("top_label_brier"),
+        *(Item(f"corp_{part}", {"score": s}, sure=part != "uncertainty") for s in ("brier", "log") for part in parts),
+        Item("mean_confidence"),
+        Item("signed_gap", floor=True),
+        Item("calibration_slope"),
+        Item("calibration_intercept"),
+        Item("ece_debiased", {"norm": "l2", "bins": bins}, floor=True),
+        Item("sm_ece", floor=True),
+        Item("ece_excess", floor=True),
+        *([Item("binary_ece", floor=True)] if p.k == 2 else []),
+        *([Item("classwise_ece", floor=True, share=0.25)] if (p.k or 0) > 2 and fits else []),
+        *(Item(f"{test}_pvalue", sure=False) for test in ("ks", "kuiper", "spiegelhalter")),
+        Item("top_label_ece", floor=True),
+        Item("failure_auroc"),
+        Item("aurc"),
+        Item("e_aurc", {"oracle": "exact"}),
+        Item("augrc"),
+        Item("risk_at_coverage"),
+        Item("coverage_at_risk"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -102,6 +93,8 @@ def check_path(path: Path) -> Path:
     """Refuse a place where an audit cannot be saved; better before the work than after."""
     if path.suffix not in (".html", ".json"):
         raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
+    if path.is_dir():
+        raise ValueError(f"path must be a file to write; {str(path)!r} is a folder.")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"path must lie in a folder that exists; {str(path.parent)!r} does not.")
     return path
@@ -113,23 +106,32 @@ def audit(
     level: float = 0.9,
     resamples: int | None = None,
     seed: int = 0,
+    model: str = "",
+    dataset: str = "",
     fitted_on: str | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> Audit:
     """Say whether a classifier's confidence can be believed, how sure we are of that, and what to do next.
 
     ``level`` is that of every interval; ``resamples`` the number of bootstrap resamples and of label draws for the
-    noise floor (200; fewer, but at least 100, above 100 000 rows). ``fitted_on`` is the `Predictions.fingerprint` of
-    the rows a calibrator was fitted on: if these are the same rows, the audit says that its numbers are optimistic.
-    ``on_step`` is told the name of each metric before it is computed.
+    noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
+    records. ``fitted_on`` is the `Predictions.fingerprint` of the rows a calibrator was fitted on: if these are the
+    same rows, the audit says that its numbers are optimistic. ``on_step`` is told each metric before it is computed.
 
     Example:
         >>> p = Predictions(confidence=torch.full((200,), 0.9), correct=torch.arange(200) % 4 > 0)
         >>> audit(p).verdict.partition(";")[0]
         'Over-confident: when it says 90 %, it is right 75 % of the time'
     """
-    draws = resamples or max(100, min(200, 20_000_000 // len(predictions)))
-    found = tuple(_records(predictions, level, draws, seed, on_step or (lambda name: None)))
+    if not isinstance(predictions, Predictions):
+        raise TypeError(f"predictions must be Predictions(logits=..., labels=...); got {type(predictions).__name__}.")
+    if predictions.rows.correct is None:
+        raise ValueError("labels are needed for an audit; these predictions have none.")
+    draws = max(100, min(200, 20_000_000 // len(predictions))) if resamples is None else resamples
+    found = tuple(
+        replace(record, model=model, dataset=dataset)
+        for record in _records(predictions, level, draws, seed, on_step or (lambda name: None))
+    )
     shapes = (
         curves.reliability(predictions, level=level),
         curves.reliability_isotonic(predictions),
@@ -151,32 +153,21 @@ def audit(
 
 
 def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Callable[[str], None]) -> Iterator[Record]:
-    for item in PLAN:
-        if not item.when(p):
-            continue
+    for item in plan(p):
         on_step(item.metric)
-        record = _record(item, p, level, draws, seed)
-        yield record
-        if item.metric == "top_label_ece":
-            yield _excess(record)
-    on_step("slices")
+        yield _record(item, p, level, draws, seed)
+    on_step("classes and groups")
     yield from slices.records(p, level=level)
 
 
 def _record(item: Item, p: Predictions, level: float, draws: int, seed: int) -> Record:
-    settings, draws = item.options, max(20, int(draws * item.share))
-    record = Record(item.metric, measure(item.metric, p, options=settings), len(p), settings=settings, seed=seed)
+    options, draws = item.options, max(20, int(draws * item.share)) if draws >= 20 else draws
+    settings = METRICS.entry(item.metric).defaults | options
+    record = Record(item.metric, measure(item.metric, p, options=options), len(p), settings=settings, seed=seed)
     if item.sure:
-        found = interval(item.metric, p, options=settings, level=level, resamples=draws, seed=seed)
+        found = interval(item.metric, p, options=options, level=level, resamples=draws, seed=seed)
         record = replace(record, low=found.low, high=found.high, level=level)
     if item.floor:
-        noise = floor(item.metric, p, options=settings, draws=draws, seed=seed)
+        noise = floor(item.metric, p, options=options, draws=draws, seed=seed)
         record = replace(record, floor=noise.mean, floor_high=noise.high, p=noise.p)
     return record
-
-
-def _excess(ece: Record) -> Record:
-    """What the binned error shows beyond noise: the value and its interval, less the floor."""
-    base = ece.floor or 0.0
-    low, high = (None if bound is None else bound - base for bound in (ece.low, ece.high))
-    return replace(ece, metric="ece_excess", value=ece.value - base, low=low, high=high, floor=0.0, floor_high=None)

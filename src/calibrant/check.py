@@ -3,7 +3,6 @@
 Every refusal is one sentence: the argument, what it must be, what came, the likely remedy.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,40 @@ import torch.utils.dlpack
 from numpy.typing import NDArray
 from torch import Tensor
 
+DUST = 1e-6  # a probability may leave [0, 1] by so much: rounding of the arithmetic that made it
+ROUNDING = 1e-2  # and a row may miss 1 by so much: probabilities written with few digits
+
 
 def tensor(value: Any, name: str) -> Tensor:
     """Take a torch tensor, a numpy array, or anything that speaks DLPack or ``__array__``; copy nothing if possible."""
     if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.device.type == "meta":
+            raise TypeError(f"{name} must be a dense tensor with values; got {value.layout} on {value.device}.")
         return value.detach()
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} must have no masked values; got {int(np.ma.getmaskarray(value).sum())}. Leave those rows out."
+        )
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         try:
             return torch.utils.dlpack.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError):
             pass  # a type or device that DLPack cannot carry; the array route below says what is wrong
-    array = np.asarray(value)
+    array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers; got {array.dtype}.{_named_labels_hint(name, array)}")
-    if array.dtype == np.uint64 or array.dtype.newbyteorder("=") != array.dtype:
-        array = array.astype(array.dtype.newbyteorder("=") if array.dtype != np.uint64 else np.int64)
+    if array.dtype == np.uint64 or array.dtype.itemsize > 8:
+        array = array.astype(np.int64 if array.dtype.kind == "u" else np.float64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(array if array.flags.writeable and all(s >= 0 for s in array.strides) else array.copy())
+
+
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """Return a numpy array of whatever came; rows of different lengths are refused."""
+    try:
+        return np.asarray(value.cpu() if isinstance(value, Tensor) else value)
+    except ValueError:
+        raise ValueError(f"{name} must be rectangular; got rows of different lengths.") from None
 
 
 def _named_labels_hint(name: str, array: NDArray[Any]) -> str:
@@ -75,20 +92,23 @@ def not_probs(logits: Tensor) -> None:
 def probs(x: Tensor) -> None:
     """Refuse what is not a distribution in each row; one column is a probability of class 1."""
     finite(~x.isfinite().all(1).cpu(), "probs")
-    outside = int(((x < 0) | (x > 1 + 1e-6)).sum())
+    outside = int(((x < -DUST) | (x > 1 + DUST)).sum())
     if outside:
         low, high = float(x.min()), float(x.max())
-        hint = "Divide by 100 if these are percent." if low >= 0 and 1 < high <= 100 else "Pass logits=... instead?"
+        hint = "Divide by 100 if these are percent." if low >= 0 and 2 < high <= 100 else "Pass logits=... instead?"
         raise ValueError(
             f"probs must lie in [0, 1]; {outside} of {x.numel()} values do not (min {low:.3g}, max {high:.3g}). {hint}"
         )
     if x.shape[1] > 1:
         total = x.sum(1, dtype=torch.float64)
-        if bool(((total - 1).abs() > _row_tolerance(x)).any()):
+        off = (total - 1).abs()
+        if bool((off > ROUNDING).any()):
+            row = int(off.argmax())
             raise ValueError(
-                f"probs must sum to 1 in each row; rows sum to {float(total.mean()):.2f} on average. For independent "
-                "sigmoids audit each class by itself, Predictions(probs=probs[:, k], labels=labels == k); to rescale "
-                "on purpose pass probs / probs.sum(1, keepdim=True)."
+                f"probs must sum to 1 in each row; row {row} sums to {float(total[row]):.3g}, and rows sum to "
+                f"{float(total.mean()):.3g} on average. For independent sigmoids audit each class by itself, "
+                "Predictions(probs=probs[:, k], labels=labels == k); to rescale on purpose pass "
+                "probs / probs.sum(1, keepdim=True)."
             )
 
 
@@ -96,15 +116,11 @@ def log_probs(x: Tensor) -> None:
     """Refuse log-probabilities that are NaN, positive, or do not sum to 1 in each row; -inf is probability zero."""
     finite((x.isnan() | (x == torch.inf)).any(1).cpu(), "log_probs")
     total = x.double().logsumexp(1)
-    if x.shape[1] > 1 and bool((total.abs() > _row_tolerance(x)).any()):
+    if bool((total > ROUNDING).any()) or (x.shape[1] > 1 and bool((total.abs() > ROUNDING).any())):
         raise ValueError(
             f"log_probs must be logarithms of probabilities; exp of a row sums to {float(total.exp().mean()):.3g} "
             "on average. Pass logits=... instead?"
         )
-
-
-def _row_tolerance(x: Tensor) -> float:
-    return 1e-3 if x.dtype in (torch.float32, torch.float64) else 2e-2
 
 
 def reduced(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,14 +133,16 @@ def reduced(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"correct must have shape {tuple(confidence.shape)}; got {tuple(correct.shape)}.")
     finite(~confidence.isfinite(), "confidence")
     low, high = float(confidence.min()), float(confidence.max())
-    if low < 0 or high > 1:
-        hint = "Divide by 100 if these are percent." if low >= 0 and high <= 100 else "Pass a probability."
+    if low < -DUST or high > 1 + DUST:
+        hint = "Divide by 100 if these are percent." if low >= 0 and 2 < high <= 100 else "Pass a probability."
         raise ValueError(f"confidence must lie in [0, 1]; got [{low:.3g}, {high:.3g}]. {hint}")
-    if not bool(((correct == 0) | (correct == 1)).all()):
+    odd = correct[(correct != 0) & (correct != 1)]
+    if len(odd):
         raise ValueError(
-            "correct must be bool, or 0 and 1: whether the prediction was right. Pass labels=... if these are classes."
+            f"correct must be bool, or 0 and 1: whether the prediction was right; got {odd[0].item():g}. "
+            "Pass labels=... with class scores if these are classes."
         )
-    return confidence.double(), correct.bool()
+    return confidence.double().clamp(0, 1), correct.bool()
 
 
 def weights(w: Tensor, n: int) -> Tensor:
@@ -132,17 +150,26 @@ def weights(w: Tensor, n: int) -> Tensor:
     if w.shape != (n,):
         raise ValueError(f"weights must have shape ({n},); got {tuple(w.shape)}.")
     w = w.double()
-    if not bool(w.isfinite().all()) or bool((w < 0).any()) or not math.isfinite(float(w.sum())) or float(w.sum()) <= 0:
-        raise ValueError("weights must be finite, not negative and not all zero.")
+    finite(~w.isfinite(), "weights")
+    if bool((w < 0).any()) or not bool((w > 0).any()):
+        raise ValueError(
+            f"weights must not be negative and not all zero; got [{float(w.min()):.3g}, {float(w.max()):.3g}]."
+        )
+    rows, total = int((w > 0).sum()), float(w.sum())
+    if total < 0.99 * rows:
+        raise ValueError(
+            f"weights count as repetitions, so they must sum to at least the number of rows that have any ({rows}); "
+            f"got {total:.3g}. Multiply them by {rows} / weights.sum()."
+        )
     return w
 
 
 def groups(values: Any, n: int) -> NDArray[Any]:
     """Return one group name a row, as text."""
-    array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    array = as_array(values, "groups")
     if array.shape != (n,):
         raise ValueError(f"groups must have shape ({n},), one name a row; got {array.shape}.")
-    return np.array([str(v) for v in array.tolist()], dtype=object)
+    return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()], dtype=object)
 
 
 def features(x: Tensor, n: int) -> Tensor:

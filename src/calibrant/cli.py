@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from calibrant import files, gate
-from calibrant.auditing import PLAN, Audit, audit, check_path
+from calibrant.auditing import Audit, audit, check_path, plan
 from calibrant.predictions import Predictions
 from calibrant.records import to_json
 from calibrant.registry import ALL
@@ -47,7 +47,7 @@ def audit_command(
     rules = [gate.parse(rule) for rule in gates or []]
     if report is not None:
         check_path(report)
-    found = _audit(files.read(predictions, ignore_index=ignore_index), level, seed)
+    found = _audit(files.read(predictions, ignore_index=ignore_index), predictions.name, level, seed)
     outcomes = [gate.decide(rule, found.records) for rule in rules]
     if report is not None:
         found.save(report)
@@ -60,18 +60,18 @@ def audit_command(
     raise typer.Exit(1 if 1 in codes else 3 if 3 in codes else 0)
 
 
-def _audit(predictions: Predictions, level: float, seed: int) -> Audit:
+def _audit(predictions: Predictions, name: str, level: float, seed: int) -> Audit:
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("auditing", total=len(PLAN) + 1)
+        task = progress.add_task("auditing", total=len(plan(predictions)) + 1)
 
         def step(metric: str) -> None:
             progress.update(task, advance=1, description=metric)
 
-        return audit(predictions, level=level, seed=seed, on_step=step)
+        return audit(predictions, level=level, seed=seed, dataset=name, on_step=step)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Index, Scheme, assign
 from calibrant.metrics.blocks import tied_blocks
 from calibrant.metrics.corp import isotonic
-from calibrant.nouns import Vector, float64
+from calibrant.nouns import Vector, float64, repetitions
 from calibrant.predictions import Predictions
 from calibrant.records import Curve
 
@@ -27,7 +27,7 @@ def reliability(predictions: Predictions, *, bins: int = 15, scheme: Scheme = "m
         array([0.5, 1. ])
     """
     c, a = float64(predictions.confidence), float64(predictions.correct)
-    w = np.ones_like(c) if predictions.weights is None else float64(predictions.weights)
+    w = repetitions(predictions.weights, len(c))
     index, total = assign(c, bins=bins, scheme=scheme, weights=w)
     count = bin_sums(index, total, w)
     kept = count > 0
@@ -80,7 +80,7 @@ def confidence_histogram(predictions: Predictions, *, bins: int = 25) -> Curve:
         array([0., 1.])
     """
     c, a = float64(predictions.confidence), float64(predictions.correct)
-    w = np.ones_like(c) if predictions.weights is None else float64(predictions.weights)
+    w = repetitions(predictions.weights, len(c))
     index, _ = assign(c, bins=bins)
     edges = np.linspace(0, 1, bins + 1)
     right, wrong = bin_sums(index, bins, w * a), bin_sums(index, bins, w * (1 - a))

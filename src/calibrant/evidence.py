@@ -1,20 +1,26 @@
 r"""How sure are we of a metric? Interval, noise floor, p-value, and the paired difference of two models.
 
-**Interval.** Rows are drawn again with replacement; with :math:`\hat\theta` the value, :math:`m^*` the mean and
-:math:`q^*` the quantiles of the redrawn values, the interval of level :math:`1 - \alpha` is
+**Interval.** Rows are drawn again with replacement; with :math:`\hat\theta` the value and :math:`s^*` the standard
+deviation of the redrawn values, the interval of level :math:`1 - \alpha` is
 
-.. math:: [\hat\theta + m^* - q^*_{1-\alpha/2},\ \hat\theta + m^* - q^*_{\alpha/2}]
+.. math:: \hat\theta \pm z_{1-\alpha/2}\, s^*
 
-cut to the metric's range. Redrawing inflates a calibration error a second time; subtracting :math:`m^*` rather than
-:math:`\hat\theta` keeps that inflation out of the interval. What it covers is the mean of the metric over samples of
-*this size*: for an unbiased metric the true value, for a binned error the true value plus the bias the floor shows.
-For a perfectly calibrated model it is a little wider than it need be.
+cut to the metric's range; a proportion (accuracy) has the exact interval of Clopper and Pearson instead. Only the
+spread of the redrawn values is used: their level is not that of the metric, because redrawing inflates a calibration
+error a second time. What the interval covers is the mean of the metric over samples of *this size*: for an unbiased
+metric the true value, for a binned error the true value plus the bias the floor shows. For a perfectly calibrated model
+it is a little wider than it need be.
 
 **Floor.** Labels are drawn from the model's own probabilities, so that the model is perfectly calibrated by
 construction: the mean of the metric over such labels is what noise alone shows at this n with these confidences. The
-p-value counts the draws at least as bad as the value, :math:`(1 + \#)/(1 + \text{draws})`, and is exact for any n.
+p-value counts the draws at least as bad as the value, :math:`(1 + \#)/(1 + \text{draws})`, and is
+exact for any n.
 
-Seeds are explicit and no global generator is touched.
+**Comparison.** The interval of the difference redraws rows for both models at once. Its p-value swaps the two models in
+each row at random: if they were interchangeable, the difference would be as large in that share of the swaps.
+
+Rows are the unit: a row of weight 2 is drawn, relabelled or swapped as a whole. Seeds are explicit and no global
+generator is touched.
 
 Reference: Bröcker & Smith, Weather and Forecasting 2007 (consistency resampling); Davison & Hinkley, 1997 (bootstrap).
 """
@@ -23,10 +29,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.special import betaincinv, ndtri
 
-from calibrant.nouns import Array, Vector
+from calibrant.nouns import Array, Vector, repetitions
 from calibrant.predictions import Predictions
-from calibrant.resampling import Metric, Options, null_values, on_rows, redrawn, registered
+from calibrant.resampling import Metric, Options, null_values, on_rows, redrawn, registered, swapped
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,14 @@ def interval(
         >>> found.low < 0.5 < found.high
         True
     """
-    _check(level, resamples)
+    _check(level, resamples, seed)
     of_rows = on_rows(metric, predictions, options)
     value = of_rows(None)
+    counted = _successes(metric, predictions)
+    if counted is not None:
+        return Interval(value, *clopper_pearson(counted, len(predictions), level), level)
     low, high = _bounds(value, redrawn(of_rows, predictions, resamples, seed), level)
-    least, most = registered(metric).facts.get("range", (-np.inf, np.inf))
+    least, most = _range(metric, options)
     return Interval(value, float(np.clip(low, least, most)), float(np.clip(high, least, most)), level)
 
 
@@ -113,11 +123,11 @@ def floor(
     if np.isnan(value) or len(null) == 0:
         return Floor(value, float("nan"), float("nan"), float("nan"))
     tolerance = 1e-12 * max(1.0, abs(value))  # equal values may differ in the last bit with the order of summation
-    above = (1 + np.sum(null >= value - tolerance)) / (1 + len(null))
-    below = (1 + np.sum(null <= value + tolerance)) / (1 + len(null))
-    tails = {"lower": above, "higher": below}
-    p = tails.get(entry.facts.get("better", ""), min(1.0, 2 * min(above, below)))
-    return Floor(value, float(null.mean()), float(np.quantile(null, 0.95)), float(p))
+    middle = float(null.mean())
+    worse = {"lower": null - middle, "higher": middle - null}.get(entry.facts.get("better", ""), np.abs(null - middle))
+    seen = {"lower": value - middle, "higher": middle - value}.get(entry.facts.get("better", ""), abs(value - middle))
+    p = (1 + np.sum(worse >= seen - tolerance)) / (1 + len(null))
+    return Floor(value, middle, float(np.quantile(null, 0.95)), float(p))
 
 
 def compare(
@@ -138,7 +148,7 @@ def compare(
         >>> round(compare("top_label_ece", a, b).difference, 6)
         0.3
     """
-    _check(level, resamples)
+    _check(level, resamples, seed)
     _same_rows(first, second)
     one, two = on_rows(metric, first, options), on_rows(metric, second, options)
 
@@ -146,14 +156,43 @@ def compare(
         return one(rows) - two(rows)
 
     value = difference(None)
-    again = redrawn(difference, first, resamples, seed)
-    low, high = _bounds(value, again, level)
-    known = again[~np.isnan(again)]
-    extreme = np.sum(np.abs(known - known.mean()) >= abs(value) - 1e-12) if len(known) else 0
-    return Comparison(value, low, high, level, float((1 + extreme) / (1 + len(known))))
+    low, high = _bounds(value, redrawn(difference, first, resamples, seed), level)
+    exchanged = swapped(metric, first, second, options, resamples, seed)
+    extreme = np.sum(np.abs(exchanged[~np.isnan(exchanged)]) >= abs(value) - 1e-12)
+    return Comparison(value, low, high, level, float((1 + extreme) / (1 + len(exchanged))))
 
 
-def _check(level: float, resamples: int) -> None:
+def clopper_pearson(successes: int, n: int, level: float) -> tuple[float, float]:
+    """Return the exact interval of a proportion; it has a width even where all rows are right, or none.
+
+    Example:
+        >>> low, high = clopper_pearson(10, 10, 0.9)
+        >>> round(low, 4), high
+        (0.7411, 1.0)
+    """
+    tail = (1 - level) / 2
+    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
+    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
+    return float(low), float(high)
+
+
+def _successes(metric: Metric, predictions: Predictions) -> int | None:
+    """Count the rows that a proportion counts (accuracy, top-5); None for any other metric, or with weights."""
+    fact = registered(metric).facts.get("mean_of")
+    if predictions.weights is not None or fact not in ("correct", "in_top5"):
+        return None
+    return int(getattr(predictions, fact).sum())
+
+
+def _range(metric: Metric, options: Options) -> tuple[float, float]:
+    facts = registered(metric).facts
+    special = facts.get("ranges", {}).get((options or {}).get("norm"))
+    return special or facts.get("range", (-np.inf, np.inf))
+
+
+def _check(level: float, resamples: int, seed: int) -> None:
+    if seed < 0:
+        raise ValueError(f"seed must not be negative; got {seed}.")
     if not 0 < level < 1:
         raise ValueError(f"level must lie in (0, 1); got {level}.")
     if resamples < 20:
@@ -166,12 +205,14 @@ def _same_rows(first: Predictions, second: Predictions) -> None:
     both = first.rows.labels is not None and second.rows.labels is not None
     if both and not torch.equal(first.labels, second.labels):
         raise ValueError("second must hold the same rows as first, in the same order; the labels differ.")
+    one, two = (repetitions(p.weights, len(p)) for p in (first, second))
+    if not np.array_equal(one, two):
+        raise ValueError("second must hold the same rows as first, in the same order; the weights differ.")
 
 
 def _bounds(value: float, again: Vector, level: float) -> tuple[float, float]:
     known = again[np.isfinite(again)]
     if np.isnan(value) or len(known) < len(again) / 2:
         return float("nan"), float("nan")
-    lower, upper = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
-    middle = known.mean()
-    return float(value + middle - upper), float(value + middle - lower)
+    half = float(ndtri((1 + level) / 2) * known.std(ddof=1))
+    return value - half, value + half

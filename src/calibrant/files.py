@@ -25,15 +25,19 @@ def read(path: str | Path, *, ignore_index: int | None = None) -> Predictions:
     """
     path = Path(path)
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
-    if path.suffix not in readers:
+    suffix = path.suffix.lower()
+    if suffix not in readers:
         raise ValueError(f"{path.name} must end in .npz, .csv or .parquet; got {path.suffix or 'no ending'!r}.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    arrays = readers[path.suffix](path)
+    arrays = readers[suffix](path)
     if not set(arrays) & {*SCORES, "confidence"}:
         raise ValueError(
             f"{path.name} must hold one of {', '.join(SCORES)}, confidence; it holds {_list(arrays) or 'nothing'}."
         )
+    truth = "correct" if "confidence" in arrays else "labels"
+    if truth not in arrays:
+        raise ValueError(f"{path.name} must hold {truth}; it holds {_list(arrays)}.")
     return Predictions(**{name: arrays[name] for name in NAMES if name in arrays}, ignore_index=ignore_index)
 
 
@@ -43,16 +47,17 @@ def _list(arrays: dict[str, Any]) -> str:
 
 def _npz(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.ndarray):
-                return {name: archive[name] for name in archive.files}
+        with np.load(path, allow_pickle=False) if zipfile.is_zipfile(path) else _no_archive(path) as archive:
+            return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
         raise ValueError(f"{path.name} must be a whole .npz archive; it is truncated or damaged ({error}).") from None
     except ValueError as error:
         reason = "Python objects" if "pickle" in str(error) else f"something else ({error})"
         raise ValueError(f"{path.name} must hold plain arrays; it holds {reason}.") from None
-    raise ValueError(f"{path.name} must be a .npz archive of named arrays; it is a single array.")
+
+
+def _no_archive(path: Path) -> Any:
+    raise zipfile.BadZipFile("no archive")
 
 
 def _csv(path: Path) -> dict[str, Any]:
@@ -63,12 +68,16 @@ def _csv(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} must be a UTF-8 csv file; {error}.") from None
     if len(rows) < 2:
         raise ValueError(f"{path.name} must have a header and at least one row; it has {len(rows)} lines.")
-    header, body = rows[0], [row for row in rows[1:] if row]
-    short = next((i for i, row in enumerate(body, 2) if len(row) != len(header)), None)
+    header = [name.strip() for name in rows[0]]
+    twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+    if twice is not None:
+        raise ValueError(f"{path.name} must have distinct columns; {twice!r} is there twice.")
+    body = [(line, row) for line, row in enumerate(rows[1:], 2) if row]
+    short = next((line for line, row in body if len(row) != len(header)), None)
     if short is not None:
         raise ValueError(f"{path.name} must have {len(header)} fields in each row; line {short} has another number.")
-    columns = dict(zip(header, (list(column) for column in zip(*body, strict=True)), strict=True))
-    return _gather(columns, path)
+    columns = zip(*(row for _, row in body), strict=True)
+    return _gather(dict(zip(header, (list(column) for column in columns), strict=True)), path)
 
 
 def _parquet(path: Path) -> dict[str, Any]:
@@ -98,9 +107,9 @@ def _gather(columns: dict[str, list[Any]], path: Path) -> dict[str, Any]:
             arrays[kind] = np.stack([_column(columns[name], name, path) for name in found], 1)
             names = [name.removeprefix(f"{kind}_") for name in found]
             if names != [str(i) for i in range(len(names))] and len(names) > 1:
-                arrays["classes"] = names
-                if "labels" in columns:
-                    arrays["labels"] = np.array([str(v) for v in columns["labels"]])
+                arrays["classes"] = [int(n) for n in names] if all(n.isdigit() for n in names) else names
+    if not set(arrays) & {*SCORES, "confidence"}:
+        return dict.fromkeys(columns)  # nothing known: let the caller say what is there
     return arrays
 
 

@@ -63,9 +63,11 @@ def _judge(record: Record, sign: str, limit: float) -> Outcome:
     shown = f"{record.metric} {record.value:.4f}"
     if math.isnan(record.value):
         return Outcome(3, f"not enough data: {record.metric} is undefined on these rows.")
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    if low is None or high is None:
         passed = _SIGNS[sign](record.value, limit)
         return Outcome(0 if passed else 1, f"{'pass' if passed else 'fail'}: {shown}, limit {sign} {limit:g}.")
+    if math.isnan(low) or math.isnan(high) or low == high:
+        return Outcome(3, f"not enough data: {shown} has no interval on {count(record.n)} rows.")
     shown += f" [{low:.4f}, {high:.4f}], limit {sign} {limit:g}"
     good = [_SIGNS[sign](bound, limit) for bound in (low, high)]
     if all(good):

@@ -41,3 +41,8 @@ Array = NDArray[Any]
 def float64(values: Tensor) -> Vector:
     """Return a tensor of any kind and device as a float64 numpy vector; the arithmetic of metrics starts here."""
     return values.detach().double().cpu().numpy()
+
+
+def repetitions(weights: Tensor | None, n: int) -> Vector:
+    """Return how often each of n rows counts: once, or as its weight says."""
+    return np.ones(n) if weights is None else float64(weights)

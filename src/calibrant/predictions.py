@@ -1,7 +1,6 @@
 """What a classifier said about n rows, and what was true. The only door: checked once, facts in one pass."""
 
 import hashlib
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,8 +20,9 @@ class Predictions:
     its parameter's name and never guessed from its values.
 
     ``classes`` names the columns and lets ``labels`` be names; ``groups`` names a slice for each row; ``weights``
-    count as repetitions; rows whose label equals ``ignore_index`` are left out and counted. Without ``labels`` (rows
-    out of distribution, say) there are scores but nothing about correctness.
+    count as repetitions (a row of weight 2 is that row twice; rows stay the unit of sampling); rows whose label equals
+    ``ignore_index`` are left out and counted. Without ``labels`` (rows out of distribution, say) there are scores but
+    nothing about correctness.
 
     ``understood`` says back in one line what was read, ``notes`` what looks suspicious. The per-row facts
     (`confidence`, `predicted`, `margin`, `entropy`, `nll`, `brier`, ...) are float64 on the CPU.
@@ -45,7 +45,7 @@ class Predictions:
         confidence: Any = None,
         correct: Any = None,
         features: Any = None,
-        classes: Sequence[Any] | None = None,
+        classes: Any = None,
         groups: Any = None,
         weights: Any = None,
         ignore_index: int | None = None,
@@ -58,6 +58,8 @@ class Predictions:
         kind = named[0]
         if kind == "confidence" and labels is not None:
             raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
+        if kind == "confidence" and (classes is not None or ignore_index is not None):
+            raise ValueError("classes and ignore_index go with class scores; confidence=... has none.")
         if kind != "confidence" and correct is not None:
             raise ValueError(f"correct goes with confidence=...; with {kind}=... pass labels.")
         if kind == "confidence":
@@ -181,10 +183,10 @@ class Predictions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name for these rows: the same labels (or correctness) in the same order give the same name."""
-        known = self.rows.labels if self.rows.labels is not None else self.rows.correct
-        known = self.predicted if known is None else known
-        return hashlib.blake2b(known.to(torch.int64).numpy().tobytes(), digest_size=12).hexdigest()
+        """A short name for these rows: the same labels and predictions in the same order give the same name."""
+        known = [self.rows.labels, self.rows.correct, None if self.rows.facts is None else self.predicted]
+        seen = b"".join(column.to(torch.int64).numpy().tobytes() for column in known if column is not None)
+        return hashlib.blake2b(seen, digest_size=12).hexdigest()
 
     @cached_property
     def understood(self) -> str:

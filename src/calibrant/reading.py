@@ -1,6 +1,5 @@
 """What comes through the door -> rows: checked, translated to one form, ignored rows left out, facts computed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +54,7 @@ def reduced(confidence: Any, correct: Any) -> Rows:
     return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right)
 
 
-def full(kind: str, given: Any, labels: Any, classes: Sequence[Any] | None, ignore_index: int | None) -> Rows:
+def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | None) -> Rows:
     """Read scores of a kind, with labels where there are any."""
     scores = check.scores(check.tensor(given, kind), kind)
     n, columns = scores.shape
@@ -80,10 +79,10 @@ def _indices(
     labels: Any, n: int, k: int, names: tuple[Any, ...] | None, ignore_index: int | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     if names is None or names == tuple(range(k)):
-        return labelling.indices(check.tensor(labels, "labels").cpu(), n, k)
+        return labelling.indices(check.tensor(labels, "labels").cpu(), n, k, ignore_index)
     if ignore_index is not None:
         raise ValueError("ignore_index goes with integer labels; with named classes leave those rows out.")
-    return labelling.named(labels, names, n), ()
+    return labelling.named(labels, names, n)
 
 
 def _without(
@@ -95,7 +94,7 @@ def _without(
         raise ValueError(f"labels must hold at least one class; every label equals ignore_index={ignored}.")
     if dropped:
         labels, scores = labels[kept], scores[kept.to(scores.device)]
-    return kept, labels, scores, (*said, f"{dropped} rows with label {ignored} left out")
+    return kept, labels, scores, (*said, f"{dropped} {'row' if dropped == 1 else 'rows'} with label {ignored} left out")
 
 
 def _two_columns(kind: str, scores: Tensor) -> Tensor:
@@ -109,11 +108,14 @@ def _two_columns(kind: str, scores: Tensor) -> Tensor:
         other = (-scores.double().expm1()).log().to(scores.dtype) if one else None
         return (scores if other is None else torch.cat([other, scores], 1)).clamp(min=LOG_ZERO)
     check.probs(scores)
+    scores = scores.clamp(0, 1)
     return torch.cat([1 - scores.double(), scores.double()], 1) if one else scores
 
 
 def _matched(rows: Rows, labels: Tensor, facts: Facts, k: int) -> Rows:
     doubt = labelling.columns_match(labels, facts.predicted, k)
     if doubt and rows.classes is None:
-        raise ValueError(f"{doubt} Pass classes=[...], the name of each column in order.")
+        raise ValueError(
+            f"{doubt} Pass classes=[...], the name of each column in order (classes=range({k}) if it is right)."
+        )
     return replace(rows, correct=facts.predicted == labels, doubt=doubt)

@@ -39,6 +39,12 @@ class Entry:
         parameters = inspect.signature(self.method).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The keyword options and their defaults, less those that are None unless given."""
+        parameters = inspect.signature(self.method).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not None}
+
 
 class Registry(Mapping[str, Any]):
     """All methods of one kind, found by importing one module or every module of one folder.

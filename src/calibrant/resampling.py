@@ -1,12 +1,14 @@
 """The two ways of drawing again: rows with replacement, and labels from the model's own probabilities."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.metrics.proper import mean
 from calibrant.nouns import Array, Vector, float64
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS, Entry
@@ -22,27 +24,34 @@ def registered(metric: Metric) -> Entry:
 
 def on_rows(metric: Metric, predictions: Predictions, options: Options) -> Callable[[Array | None], float]:
     """Return the metric as a function of row numbers (None: all rows as they are)."""
-    entry, extra = registered(metric), dict(options or {})
+    method, names = _function(metric, options)
+    missing = [name for name in names if not hasattr(Predictions, name)]
+    if missing:
+        raise ValueError(f"metric must read views of Predictions; {missing[0]} is none. Call the function directly.")
     weights = predictions.weights
-    if "mean_of" in entry.facts and not extra:
-        rows = float64(getattr(predictions, entry.facts["mean_of"]))
-        w = np.ones_like(rows) if weights is None else float64(weights)
-        return lambda i: float(np.average(rows, weights=w) if i is None else np.average(rows[i], weights=w[i]))
-    views = [getattr(predictions, name) for name in entry.views]
+    views = [getattr(predictions, name) for name in names]
     if any(view.ndim == 2 for view in views):  # count repetitions instead of copying rows of k values
-        return lambda i: entry.method(*views, **extra, **_weights(_counted(i, weights, len(predictions))))
+        return lambda i: method(*views, **_weights(_counted(i, weights, len(predictions))))
 
     def of_rows(i: Array | None) -> float:
         if i is None:
-            return entry.method(*views, **extra, **_weights(weights))
-        return entry.method(*(_rows(v, i) for v in views), **extra, **_weights(_rows(weights, i)))
+            return method(*views, **_weights(weights))
+        return method(*(_rows(v, i) for v in views), **_weights(None if weights is None else _rows(weights, i)))
 
     return of_rows
 
 
-def _rows(view: Tensor | None, i: Array) -> Tensor | None:
+def _function(metric: Metric, options: Options) -> tuple[Callable[..., float], tuple[str, ...]]:
+    """Return the metric with its options filled in, and the views it reads; a mean of a fact reads just that fact."""
+    entry = registered(metric)
+    if "mean_of" in entry.facts and not options:
+        return mean, (entry.facts["mean_of"],)
+    return partial(entry.method, **(options or {})), entry.views
+
+
+def _rows(view: Tensor, i: Array) -> Tensor:
     """Select rows by numpy: for short vectors torch would spend its time waking threads."""
-    return None if view is None else torch.from_numpy(view.cpu().numpy()[i])
+    return torch.from_numpy(view.cpu().numpy()[i])
 
 
 def _weights(weights: Tensor | None) -> dict[str, Tensor]:
@@ -62,6 +71,20 @@ def redrawn(of_rows: Callable[[Array | None], float], predictions: Predictions, 
     w = predictions.weights
     rows = np.arange(len(predictions)) if w is None else np.flatnonzero(float64(w))
     return np.array([of_rows(rng.choice(rows, len(rows))) for _ in range(resamples)])
+
+
+def swapped(metric: Metric, first: Predictions, second: Predictions, options: Options, draws: int, seed: int) -> Vector:
+    """Return the difference first - second when the two models are exchanged in each row at random."""
+    rng = np.random.default_rng(seed)
+    method, names = _function(metric, options)
+    pairs = [(getattr(first, name).cpu(), getattr(second, name).cpu()) for name in names]
+    extra = _weights(first.weights)
+
+    def exchanged(swap: Tensor) -> float:
+        return method(*(torch.where(swap if a.ndim == 1 else swap[:, None], b, a) for a, b in pairs), **extra)
+
+    swaps = (torch.from_numpy(rng.random(len(first)) < 0.5) for _ in range(draws))
+    return np.array([exchanged(swap) - exchanged(~swap) for swap in swaps])
 
 
 def null_values(entry: Entry, predictions: Predictions, options: Options, draws: int, seed: int) -> Vector:

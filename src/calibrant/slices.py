@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from scipy.special import ndtr
+from scipy.stats import binom
 
 from calibrant.evidence import interval, measure
-from calibrant.nouns import Array, float64
+from calibrant.nouns import Array, float64, repetitions
 from calibrant.predictions import Predictions
 from calibrant.records import Record
 
@@ -17,8 +17,9 @@ SHOWN = 10  # classes, and groups, that get an interval
 def records(predictions: Predictions, *, level: float) -> Iterator[Record]:
     r"""Yield accuracy, mean confidence and signed gap of the worst predicted classes and the worst groups.
 
-    Slices are ranked by :math:`|\sum(c - a)| / \sqrt{\sum c(1 - c)}`, how far beyond noise their gap is; ``p`` is the
-    two-sided normal p-value times the number of slices looked at, because the worst of many looks bad by chance.
+    Slices are ranked by :math:`|\sum(c - a)| / \sqrt{\sum c(1 - c)}`, how far beyond noise their gap is. ``p`` is the
+    two-sided binomial p-value of the number of right rows given the mean confidence (cautious where confidences
+    differ), times the number of slices looked at, because the worst of many looks bad by chance.
     """
     if predictions.k is not None:
         names = predictions.classes or tuple(range(predictions.k))
@@ -30,7 +31,7 @@ def records(predictions: Predictions, *, level: float) -> Iterator[Record]:
 
 def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: float) -> Iterator[Record]:
     c, a = float64(p.confidence), float64(p.correct)
-    w = np.ones_like(c) if p.weights is None else float64(p.weights)
+    w = repetitions(p.weights, len(c))
     gap = np.bincount(place, w * (c - a), len(names))
     spread = np.sqrt(np.bincount(place, w**2 * c * (1 - c), len(names)))
     present = np.flatnonzero(np.bincount(place, w, len(names)) > 0)
@@ -41,5 +42,13 @@ def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: flo
         yield Record("accuracy", measure("accuracy", part), n, where=where)
         yield Record("mean_confidence", measure("mean_confidence", part), n, where=where)
         found = interval("signed_gap", part, level=level)
-        corrected = min(1.0, float(2 * ndtr(-z[slice_])) * len(present))
+        corrected = min(1.0, _binomial_p(part) * len(present))
         yield Record("signed_gap", found.value, n, found.low, found.high, level, p=corrected, where=where)
+
+
+def _binomial_p(p: Predictions) -> float:
+    """Return the two-sided p-value of as many right rows if each were right with the mean confidence."""
+    w = repetitions(p.weights, len(p))
+    n = max(1, round(w.sum() ** 2 / (w**2).sum()))  # rows of unequal weight count as fewer
+    right, sure = round(n * measure("accuracy", p)), measure("mean_confidence", p)
+    return min(1.0, 2 * float(min(binom.cdf(right, n, sure), binom.sf(right - 1, n, sure))))

@@ -115,7 +115,7 @@ def _duplicates(p: "Predictions") -> str:
     alike &= (p.confidence.numpy() < 1)[order][1:]  # saturated rows are alike without being copies
     one, two = (torch.from_numpy(rows[alike].copy()).to(p.rows.scores.device) for rows in (order[1:], order[:-1]))
     repeated = int((p.rows.scores[one] == p.rows.scores[two]).all(1).sum())
-    if repeated:
+    if 0 < repeated < 0.05 * len(p):  # more than that is how a forest or rounded scores look
         return (
             f"{count(repeated)} of {count(len(p))} rows repeat an earlier row exactly; "
             "a distributed sampler pads its last batch this way."

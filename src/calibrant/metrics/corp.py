@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import xlog1py, xlogy
 
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 Score = Literal["brier", "log"]
@@ -29,7 +29,7 @@ def isotonic(
 ) -> tuple[Vector, Vector, Vector, Vector]:
     """Return, for each distinct confidence: the value, its weight, its accuracy, and its isotonic accuracy."""
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     values, place = np.unique(c[w > 0], return_inverse=True)
     weight = np.asarray(np.bincount(place, w[w > 0]), dtype=np.float64)
     rate = np.clip(np.bincount(place, (w * a)[w > 0]) / weight, 0, 1)

@@ -9,14 +9,14 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 
 def _walk(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, float, float]:
     """Return the running sum of c - a at each distinct confidence, its variance under calibration, and n."""
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     _, place = np.unique(c, return_inverse=True)
     walk = np.cumsum(np.bincount(place, w * (c - a)), dtype=np.float64)
     return walk, float((w * c * (1 - c)).sum()), float(w.sum())
@@ -126,7 +126,7 @@ def spiegelhalter_z(confidence: Confidence, correct: Correct, *, weights: Weight
         0.7259
     """
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     variance = (w * (1 - 2 * c) ** 2 * c * (1 - c)).sum()
     if variance <= 0:
         return float("nan")

@@ -7,11 +7,11 @@ from scipy.special import ndtr
 
 from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Scheme, assign
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 
-@METRICS.register(better="lower", range=(-1.0, 1.0), family="calibration")
+@METRICS.register(better="lower", range=(-1.0, 1.0), ranges={"l2": (0.0, 1.0)}, family="calibration")
 def ece_debiased(
     confidence: Confidence,
     correct: Correct,
@@ -87,7 +87,7 @@ def ece_sweep(
         0.094
     """
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     sums = _Mass(c, a, w) if scheme == "mass" else _Width(c, a, w)
     if scheme not in ("mass", "width"):
         raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")

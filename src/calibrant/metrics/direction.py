@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 
@@ -95,7 +95,7 @@ def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: 
 
 def _logistic_data(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, Vector, Vector]:
     c, a = np.clip(float64(confidence), 1e-12, 1 - 1e-12), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     c, a, w = c[w > 0], a[w > 0], w[w > 0]
     return np.log(c) - np.log1p(-c), a, w
 

@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64
+from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 
 def _moments(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[float, float, float, float]:
     """Return mean and unbiased variance of the right rows, then of the wrong ones."""
     c, a = float64(confidence), correct.cpu().numpy()
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     return (*_mean_and_variance(c[a], w[a]), *_mean_and_variance(c[~a], w[~a]))
 
 

@@ -8,7 +8,7 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
-from calibrant.nouns import Array, Confidence, Correct, Labels, Probs, Vector, Weights, float64
+from calibrant.nouns import Array, Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 
@@ -30,7 +30,7 @@ def smooth_ce(confidence: Confidence, correct: Correct, *, weights: Weights | No
         0.225
     """
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     values, place = np.unique(c, return_inverse=True)
     gains = np.bincount(place, w * (a - c))
     left: list[tuple[float, float]] = []  # (-(x + shift), slope): breakpoints left of the top, nearest first
@@ -74,8 +74,8 @@ def sm_ece(
               \qquad \mathrm{smECE} = \sigma^* \text{ with } \mathrm{smECE}_{\sigma^*} = \sigma^*
 
     with K the Gaussian reflected at 0 and 1; ``sigma`` fixes the width instead. Residuals are shared linearly between
-    the two nearest of 4 096 cells and smoothed in cosine space, where reflection is exact and a width costs one
-    transform. The left side falls in sigma, so a bracketed root search finds the fixed point.
+    the two nearest of 2 048 cells (the widening is undone) and smoothed in cosine space, where reflection is exact and
+    a width costs one transform. The left side falls in sigma, so a bracketed root search finds the fixed point.
 
     Reference: Błasiok & Nakkiran, ICLR 2024 (arXiv 2309.12236).
 
@@ -83,11 +83,13 @@ def sm_ece(
         >>> round(sm_ece(torch.tensor([0.9, 0.9, 0.6, 0.6]), torch.tensor([True, False, True, False])), 4)
         0.25
     """
-    spectrum, wave = _residual_spectrum(confidence, correct, weights)
-    unsmoothed = float(np.abs(idct(spectrum, type=2, norm="ortho")).sum())
+    grid = _residuals(confidence, correct, weights)
+    wave = np.arange(len(grid))
+    spectrum = dct(grid, type=2, norm="ortho") / np.sinc(wave / (2 * len(grid))) ** 2
+    unsmoothed = float(np.abs(grid).sum())
 
     def error(width: float) -> float:
-        smoothed = np.abs(idct(spectrum * np.exp(-0.5 * (wave * width) ** 2), type=2, norm="ortho")).sum()
+        smoothed = np.abs(idct(spectrum * np.exp(-0.5 * (np.pi * wave * width) ** 2), type=2, norm="ortho")).sum()
         return min(float(smoothed), unsmoothed)  # a width below a cell rings
 
     if sigma is not None:
@@ -99,15 +101,15 @@ def sm_ece(
     return float(brentq(lambda width: error(width) - width, 1e-9, 2.0, xtol=1e-10))
 
 
-def _residual_spectrum(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, Vector]:
-    cells = 4096
+def _residuals(confidence: Confidence, correct: Correct, weights: Weights | None) -> Vector:
+    cells = 2048
     c, a = float64(confidence), float64(correct)
-    w = np.ones_like(c) if weights is None else float64(weights)
+    w = repetitions(weights, len(c))
     place = np.clip(c * cells - 0.5, 0, cells - 1)
     cell = np.minimum(place.astype(np.intp), cells - 2)
     residual, above = w * (c - a) / w.sum(), place - cell
-    grid = np.bincount(cell, residual * (1 - above), cells) + np.bincount(cell + 1, residual * above, cells)
-    return dct(grid, type=2, norm="ortho"), np.pi * np.arange(cells, dtype=np.float64)
+    shares = np.bincount(cell, residual * (1 - above), cells) + np.bincount(cell + 1, residual * above, cells)
+    return np.asarray(shares, dtype=np.float64)
 
 
 @METRICS.register(better="lower", range=(0.0, float("inf")), family="calibration")
@@ -142,7 +144,7 @@ def ece_kde(
     if power < 1:
         raise ValueError(f"power must be at least 1; got {power}.")
     p, y = float64(probs), labels.cpu().numpy()
-    w = np.ones(len(p)) if weights is None else float64(weights)
+    w = repetitions(weights, len(p))
     truth = y[:, None] == np.arange(p.shape[1])
     if kind == "canonical":
         return _kde_error(p, truth, w, power, bandwidth)

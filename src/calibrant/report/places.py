@@ -8,7 +8,7 @@ from calibrant.records import Findings, Record
 from calibrant.report import notation
 
 FIRST = ("signed_gap", "accuracy", "mean_confidence")  # what ranks the rows comes first: it is seen on a phone
-PLURALS = {"class": "Classes", "group": "Groups"}
+PLURALS = {"class": "Predicted classes", "group": "Groups"}
 
 
 @dataclass(frozen=True)

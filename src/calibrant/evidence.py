@@ -5,11 +5,14 @@ deviation of the redrawn values, the interval of level :math:`1 - \alpha` is
 
 .. math:: \hat\theta \pm z_{1-\alpha/2}\, s^*
 
-cut to the metric's range; a proportion (accuracy) has the exact interval of Clopper and Pearson instead. Only the
-spread of the redrawn values is used: their level is not that of the metric, because redrawing inflates a calibration
-error a second time. What the interval covers is the mean of the metric over samples of *this size*: for an unbiased
-metric the true value, for a binned error the true value plus the bias the floor shows. For a perfectly calibrated model
-it is a little wider than it need be.
+cut to the metric's range. Only the spread of the redrawn values is used: their level is not that of the metric,
+because redrawing inflates a calibration error a second time. Two kinds are treated apart. A proportion (accuracy) has
+the exact interval of Clopper and Pearson. The errors without bins (SmoothECE, smCE, KS, Kuiper) are skewed, so theirs is
+widened to hold the quantiles of the redrawn values too, which is cautious near calibration.
+
+What the interval covers is the mean of the metric over samples of *this size*: for an unbiased metric the true value,
+for a binned error the true value plus the bias the floor shows. For a perfectly calibrated model it is a little wider
+than it need be.
 
 **Floor.** Labels are drawn from the model's own probabilities, so that the model is perfectly calibrated by
 construction: the mean of the metric over such labels is what noise alone shows at this n with these confidences. The
@@ -99,7 +102,11 @@ def interval(
     counted = _successes(metric, predictions)
     if counted is not None:
         return Interval(value, *clopper_pearson(counted, len(predictions), level), level)
-    low, high = _bounds(value, redrawn(of_rows, predictions, resamples, seed), level)
+    again = redrawn(of_rows, predictions, resamples, seed)
+    low, high = _bounds(value, again, level)
+    if registered(metric).facts.get("skewed"):
+        lower, upper = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
+        low, high = min(low, float(lower)), max(high, float(upper))
     least, most = _range(metric, options)
     return Interval(value, float(np.clip(low, least, most)), float(np.clip(high, least, most)), level)
 

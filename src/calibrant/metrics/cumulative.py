@@ -22,7 +22,7 @@ def _walk(confidence: Confidence, correct: Correct, weights: Weights | None) -> 
     return walk, float((w * c * (1 - c)).sum()), float(w.sum())
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def ks_error(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Kolmogorov-Smirnov calibration error: the largest running sum of confidence - correctness.
 
@@ -64,7 +64,7 @@ def ks_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights | No
     return float(np.clip(4 * ((-1.0) ** j * ndtr(-(2 * j + 1) * x)).sum(), 0, 1))
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def kuiper_error(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Kuiper calibration error: the range of the running sum of confidence - correctness.
 

@@ -27,6 +27,13 @@ def _mean_and_variance(c: Vector, w: Vector) -> tuple[float, float]:
     return middle, float((w * (c - middle) ** 2).sum() / (w.sum() - 1))
 
 
+def _without_spread(m1: float, v1: float, m2: float, v2: float) -> float:
+    """Answer where a side has too few rows (undefined) or no spread: equal, or infinitely far apart."""
+    if math.isnan(v1) or math.isnan(v2):
+        return math.nan
+    return 0.0 if v1 == v2 and m1 == m2 else math.inf
+
+
 @METRICS.register(better="higher", range=(0.0, math.inf), family="ranking")
 def separability_kl(
     confidence: Confidence, correct: Correct, *, released: bool = False, weights: Weights | None = None
@@ -47,10 +54,8 @@ def separability_kl(
         2.25
     """
     m1, v1, m2, v2 = _moments(confidence, correct, weights)
-    if math.isnan(v1) or math.isnan(v2):
-        return math.nan
-    if v1 <= 0 or v2 <= 0:
-        return 0.0 if v1 == v2 and m1 == m2 else math.inf
+    if not (v1 > 0 and v2 > 0):
+        return _without_spread(m1, v1, m2, v2)
     factor, gap = (1.0 if released else 2.0), (m1 - m2) ** 2
     one = math.log(v2 / v1) / 2 + (v1 + gap) / (factor * v2) - 0.5
     two = math.log(v1 / v2) / 2 + (v2 + gap) / (factor * v1) - 0.5
@@ -72,8 +77,6 @@ def separability_bhattacharyya(confidence: Confidence, correct: Correct, *, weig
         0.5625
     """
     m1, v1, m2, v2 = _moments(confidence, correct, weights)
-    if math.isnan(v1) or math.isnan(v2):
-        return math.nan
-    if v1 <= 0 or v2 <= 0:
-        return 0.0 if v1 == v2 and m1 == m2 else math.inf
+    if not (v1 > 0 and v2 > 0):
+        return _without_spread(m1, v1, m2, v2)
     return math.log((v1 / v2 + v2 / v1 + 2) / 4) / 4 + (m1 - m2) ** 2 / (v1 + v2) / 4

@@ -12,7 +12,7 @@ from calibrant.nouns import Array, Confidence, Correct, Labels, Probs, Vector, W
 from calibrant.registry import METRICS
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def smooth_ce(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Smooth calibration error smCE, exact: the best gain of a 1-Lipschitz bettor against the confidences.
 
@@ -64,7 +64,7 @@ def _tip(ahead: list[tuple[float, float]], behind: list[tuple[float, float]], sl
     return gain
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def sm_ece(
     confidence: Confidence, correct: Correct, *, sigma: float | None = None, weights: Weights | None = None
 ) -> float:

@@ -7,8 +7,8 @@ deviation of the redrawn values, the interval of level :math:`1 - \alpha` is
 
 cut to the metric's range. Only the spread of the redrawn values is used: their level is not that of the metric,
 because redrawing inflates a calibration error a second time. Two kinds are treated apart. A proportion (accuracy) has
-the exact interval of Clopper and Pearson. The errors without bins (SmoothECE, smCE, KS, Kuiper) are skewed, so theirs is
-widened to hold the quantiles of the redrawn values too, which is cautious near calibration.
+the exact interval of Clopper and Pearson. The errors without bins (SmoothECE, smCE, KS, Kuiper) are skewed, so theirs
+is widened to hold the quantiles of the redrawn values too, which is cautious near calibration.
 
 What the interval covers is the mean of the metric over samples of *this size*: for an unbiased metric the true value,
 for a binned error the true value plus the bias the floor shows. For a perfectly calibrated model it is a little wider

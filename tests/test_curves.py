@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 from calibrant import curves
 from calibrant.predictions import Predictions
@@ -40,6 +40,13 @@ def test_the_interval_of_a_bin_is_clopper_and_pearsons():
 def test_the_interval_does_not_collapse_in_a_pure_bin(right):
     curve = curves.reliability(Predictions(confidence=[0.5] * 10, correct=[right] * 10))
     assert curve["accuracy_high"][0] - curve["accuracy_low"][0] == pytest.approx(1 - 0.05**0.1)
+
+
+def test_the_band_is_the_binomial_one():
+    p = predictions(700)
+    curve = curves.reliability(p, level=0.9)
+    for q, column in ((0.05, "band_low"), (0.95, "band_high")):
+        np.testing.assert_allclose(curve[column], binom.ppf(q, curve["count"], curve["confidence"]) / curve["count"])
 
 
 def test_the_band_holds_a_calibrated_model_about_as_often_as_it_says():

@@ -36,11 +36,15 @@ def plan(p: Predictions) -> list[Item]:
         *([Item("top5_accuracy")] if classes and (p.k or 0) > 10 and fits else []),
         *([Item("nll"), Item("brier")] if classes else []),
         Item("top_label_brier"),
-        *(Item(f"corp_{part}", {"score": s}, sure=part != "uncertainty") for s in ("brier", "log") for part in parts),
+        *(
+            Item(f"corp_{part}", {"score": s}, sure=part != "uncertainty", share=0.5)
+            for s in ("brier", "log")
+            for part in parts
+        ),
         Item("mean_confidence"),
         Item("signed_gap", floor=True),
-        Item("calibration_slope"),
-        Item("calibration_intercept"),
+        Item("calibration_slope", share=0.5),
+        Item("calibration_intercept", share=0.5),
         Item("ece_debiased", {"norm": "l2", "bins": bins}, floor=True),
         Item("sm_ece", floor=True),
         Item("ece_excess", floor=True),

@@ -1,8 +1,7 @@
 """Curves as records: what a figure draws, computed here and nowhere else."""
 
 import numpy as np
-from scipy.special import betaincinv
-from scipy.stats import binom
+from scipy.special import bdtrik, betaincinv
 
 from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Index, Scheme, assign
@@ -45,8 +44,8 @@ def reliability(predictions: Predictions, *, bins: int = 15, scheme: Scheme = "m
         "accuracy": np.clip(right / count, 0, 1),
         "accuracy_low": _clopper_pearson(right, count - right + 1, tail, 0.0),
         "accuracy_high": _clopper_pearson(right + 1, count - right, 1 - tail, 1.0),
-        "band_low": binom.ppf(tail, np.maximum(np.round(count), 1), mean) / np.maximum(np.round(count), 1),
-        "band_high": binom.ppf(1 - tail, np.maximum(np.round(count), 1), mean) / np.maximum(np.round(count), 1),
+        "band_low": _binomial_quantile(tail, count, mean),
+        "band_high": _binomial_quantile(1 - tail, count, mean),
     }
     return Curve("reliability", columns, len(predictions), {"bins": bins, "scheme": scheme, "level": level})
 
@@ -55,6 +54,13 @@ def _clopper_pearson(successes: Vector, failures: Vector, quantile: float, edge:
     inside = (successes > 1e-9) & (failures > 1e-9)
     found = betaincinv(np.where(inside, successes, 1.0), np.where(inside, failures, 1.0), quantile)
     return np.where(inside, found, edge)
+
+
+def _binomial_quantile(q: float, count: Vector, mean: Vector) -> Vector:
+    """Return the q-quantile of the share of successes in ``count`` rows of probability ``mean``."""
+    n, inside = np.maximum(np.round(count), 1), (mean > 0) & (mean < 1)
+    found = np.ceil(bdtrik(q, n, np.where(inside, mean, 0.5)) - 1e-9) / n
+    return np.where(inside, np.clip(np.nan_to_num(found), 0, 1), mean)
 
 
 def reliability_isotonic(predictions: Predictions) -> Curve:

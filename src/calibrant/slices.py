@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from scipy.stats import binom
+from scipy.special import bdtr, bdtrc
 
 from calibrant.evidence import interval, measure
 from calibrant.nouns import Array, float64, repetitions
@@ -41,7 +41,7 @@ def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: flo
         where, n = f"{kind}: {names[slice_]}", len(part)
         yield Record("accuracy", measure("accuracy", part), n, where=where)
         yield Record("mean_confidence", measure("mean_confidence", part), n, where=where)
-        found = interval("signed_gap", part, level=level)
+        found = interval("signed_gap", part, level=level, resamples=200)
         corrected = min(1.0, _binomial_p(part) * len(present))
         yield Record("signed_gap", found.value, n, found.low, found.high, level, p=corrected, where=where)
 
@@ -51,4 +51,4 @@ def _binomial_p(p: Predictions) -> float:
     w = repetitions(p.weights, len(p))
     n = max(1, round(w.sum() ** 2 / (w**2).sum()))  # rows of unequal weight count as fewer
     right, sure = round(n * measure("accuracy", p)), measure("mean_confidence", p)
-    return min(1.0, 2 * float(min(binom.cdf(right, n, sure), binom.sf(right - 1, n, sure))))
+    return min(1.0, 2 * float(min(bdtr(right, n, sure), bdtrc(right - 1, n, sure) if right else 1.0)))

@@ -57,15 +57,15 @@ def assign(
 
 def mass_edges(values: Vector, bins: int, weights: Vector | None = None) -> Vector:
     """Return the inner edges of equal-mass bins, strictly increasing; there may be fewer than ``bins - 1``."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
     if weights is None:
+        ordered = np.sort(values)
         share, larger = divmod(len(values), bins)
         cuts = np.arange(1, bins) * share + np.minimum(np.arange(1, bins), larger)
         cuts = cuts[(cuts > 0) & (cuts < len(values))]
         return np.unique((ordered[cuts - 1] + ordered[cuts]) / 2)
+    order = np.argsort(values, kind="stable")
     kept = weights[order] > 0
-    ordered, total = ordered[kept], np.cumsum(weights[order][kept])
+    ordered, total = values[order][kept], np.cumsum(weights[order][kept])
     if len(ordered) == 0:
         return np.empty(0)
     places = np.arange(1, bins)

@@ -110,7 +110,12 @@ def test_any_function_of_named_views_will_do():
     def hits(correct):
         return float(correct.double().sum())
 
+    def mass(probs):
+        return float(probs[:, 0].sum())
+
+    p = over_confident(50)
     assert measure(hits, Predictions(confidence=[0.5, 0.6], correct=[True, True])) == 2.0
+    assert interval(mass, p, resamples=20).low < measure(mass, p) < interval(mass, p, resamples=20).high
 
 
 def test_an_undefined_value_stays_undefined():

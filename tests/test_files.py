@@ -96,11 +96,11 @@ def broken_files(folder):
 BROKEN = {
     "truncated.npz": "must be a whole .npz archive; it is truncated or damaged",
     "damaged.npz": "must be a whole .npz archive; it is truncated or damaged",
-    "text.npz": "must be a whole .npz archive; it is truncated or damaged (no archive).",
+    "text.npz": "must be a whole .npz archive; it is truncated or damaged, or no archive.",
     "empty.npz": "must be a whole .npz archive; it is truncated or damaged",
     "names.npz": "must hold one of logits, probs, log_probs, confidence; it holds val_logits, val_labels.",
     "objects.npz": "must hold plain arrays; it holds Python objects.",
-    "array.npz": "must be a whole .npz archive; it is truncated or damaged (no archive).",
+    "array.npz": "must be a whole .npz archive; it is truncated or damaged, or no archive.",
     "empty.csv": "must have a header and at least one row; it has 0 lines.",
     "header.csv": "must have a header and at least one row; it has 1 lines.",
     "ragged.csv": "must have 2 fields in each row; line 2 has another number.",

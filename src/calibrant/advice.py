@@ -81,8 +81,8 @@ def _repair(findings: Findings, *, scores: bool) -> str:
     one_way = (gap.value > 0) == (slope.value < 1)
     if not _leans(gap) or not one_way or np.isnan(slope.value):
         return (
-            f"Repair it: one temperature will not do, for the mean gap ({gap.value:+.3f}) and the slope "
-            f"({slope.value:.2f}; 1 is right) point different ways: fit a calibrator with more freedom {judge}"
+            f"Repair it: one temperature may not do, with a mean gap of {gap.value:+.3f} (0 is right) and a slope of "
+            f"{slope.value:.2f} (1 is right): fit a calibrator with more freedom {judge}"
         ).replace("nan", "undefined")
     way = "above 1 (softer)" if gap.value > 0 else "below 1 (sharper)"
     return (

@@ -7,7 +7,7 @@ from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Index, Scheme, assign
 from calibrant.metrics.blocks import tied_blocks
 from calibrant.metrics.corp import isotonic
-from calibrant.nouns import Vector, float64, repetitions
+from calibrant.nouns import Array, Vector, float64, repetitions
 from calibrant.predictions import Predictions
 from calibrant.records import Curve
 
@@ -36,24 +36,33 @@ def reliability(predictions: Predictions, *, bins: int = 15, scheme: Scheme = "m
     count, low, high = count[kept], low[kept], high[kept]
     sure, right = bin_sums(index, total, w * c)[kept], bin_sums(index, total, w * a)[kept]
     tail, mean = (1 - level) / 2, np.clip(sure / count, 0, 1)
+    accuracy_low, accuracy_high = clopper_pearson(right, count, level)
     columns = {
         "low": low,
         "high": high,
         "count": count,
         "confidence": mean,
         "accuracy": np.clip(right / count, 0, 1),
-        "accuracy_low": _clopper_pearson(right, count - right + 1, tail, 0.0),
-        "accuracy_high": _clopper_pearson(right + 1, count - right, 1 - tail, 1.0),
+        "accuracy_low": accuracy_low,
+        "accuracy_high": accuracy_high,
         "band_low": _binomial_quantile(tail, count, mean),
         "band_high": _binomial_quantile(1 - tail, count, mean),
     }
     return Curve("reliability", columns, len(predictions), {"bins": bins, "scheme": scheme, "level": level})
 
 
-def _clopper_pearson(successes: Vector, failures: Vector, quantile: float, edge: float) -> Vector:
-    inside = (successes > 1e-9) & (failures > 1e-9)
-    found = betaincinv(np.where(inside, successes, 1.0), np.where(inside, failures, 1.0), quantile)
-    return np.where(inside, found, edge)
+def clopper_pearson(right: Array, count: Array, level: float) -> tuple[Vector, Vector]:
+    """Return the exact interval of each proportion; it has a width even where all rows are right, or none.
+
+    Example:
+        >>> low, high = clopper_pearson(np.array([10]), np.array([10]), 0.9)
+        >>> low.round(4), high
+        (array([0.7411]), array([1.]))
+    """
+    tail, some, most = (1 - level) / 2, right > 1e-9, count - right > 1e-9
+    low = betaincinv(np.where(some, right, 1.0), count - right + 1, tail)
+    high = betaincinv(right + 1, np.where(most, count - right, 1.0), 1 - tail)
+    return np.where(some, low, 0.0), np.where(most, high, 1.0)
 
 
 def _binomial_quantile(q: float, count: Vector, mean: Vector) -> Vector:

@@ -16,8 +16,7 @@ than it need be.
 
 **Floor.** Labels are drawn from the model's own probabilities, so that the model is perfectly calibrated by
 construction: the mean of the metric over such labels is what noise alone shows at this n with these confidences. The
-p-value counts the draws at least as bad as the value, :math:`(1 + \#)/(1 + \text{draws})`, and is
-exact for any n.
+p-value counts the draws at least as bad as the value, :math:`(1 + \#)/(1 + \text{draws})`, which is exact for any n.
 
 **Comparison.** The interval of the difference redraws rows for both models at once. Its p-value swaps the two models in
 each row at random: if they were interchangeable, the difference would be as large in that share of the swaps.
@@ -32,8 +31,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
 
+from calibrant.curves import clopper_pearson
 from calibrant.nouns import Array, Vector, repetitions
 from calibrant.predictions import Predictions
 from calibrant.resampling import Metric, Options, null_values, on_rows, redrawn, registered, swapped
@@ -101,7 +101,8 @@ def interval(
     value = of_rows(None)
     counted = _successes(metric, predictions)
     if counted is not None:
-        return Interval(value, *clopper_pearson(counted, len(predictions), level), level)
+        low, high = (float(b[0]) for b in clopper_pearson(np.array([counted]), np.array([len(predictions)]), level))
+        return Interval(value, low, high, level)
     again = redrawn(of_rows, predictions, resamples, seed)
     low, high = _bounds(value, again, level)
     if registered(metric).facts.get("skewed"):
@@ -167,20 +168,6 @@ def compare(
     exchanged = swapped(metric, first, second, options, resamples, seed)
     extreme = np.sum(np.abs(exchanged[~np.isnan(exchanged)]) >= abs(value) - 1e-12)
     return Comparison(value, low, high, level, float((1 + extreme) / (1 + len(exchanged))))
-
-
-def clopper_pearson(successes: int, n: int, level: float) -> tuple[float, float]:
-    """Return the exact interval of a proportion; it has a width even where all rows are right, or none.
-
-    Example:
-        >>> low, high = clopper_pearson(10, 10, 0.9)
-        >>> round(low, 4), high
-        (0.7411, 1.0)
-    """
-    tail = (1 - level) / 2
-    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
-    return float(low), float(high)
 
 
 def _successes(metric: Metric, predictions: Predictions) -> int | None:

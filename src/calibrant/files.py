@@ -46,18 +46,16 @@ def _list(arrays: dict[str, Any]) -> str:
 
 
 def _npz(path: Path) -> dict[str, Any]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path.name} must be a whole .npz archive; it is truncated or damaged, or no archive.")
     try:
-        with np.load(path, allow_pickle=False) if zipfile.is_zipfile(path) else _no_archive(path) as archive:
+        with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError) as error:
         raise ValueError(f"{path.name} must be a whole .npz archive; it is truncated or damaged ({error}).") from None
     except ValueError as error:
         reason = "Python objects" if "pickle" in str(error) else f"something else ({error})"
         raise ValueError(f"{path.name} must hold plain arrays; it holds {reason}.") from None
-
-
-def _no_archive(path: Path) -> Any:
-    raise zipfile.BadZipFile("no archive")
 
 
 def _csv(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The two ways of drawing again: rows with replacement, and labels from the model's own probabilities."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +31,8 @@ def on_rows(metric: Metric, predictions: Predictions, options: Options) -> Calla
         raise ValueError(f"metric must read views of Predictions; {missing[0]} is none. Call the function directly.")
     weights = predictions.weights
     views = [getattr(predictions, name) for name in names]
-    if any(view.ndim == 2 for view in views):  # count repetitions instead of copying rows of k values
+    weighted = "weights" in inspect.signature(method).parameters
+    if weighted and any(view.ndim == 2 for view in views):  # count repetitions instead of copying rows of k values
         return lambda i: method(*views, **_weights(_counted(i, weights, len(predictions))))
 
     def of_rows(i: Array | None) -> float:

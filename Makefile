@@ -11,6 +11,7 @@ help:  ## list the targets
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps netcal==1.4.0  # only its metrics
 	touch .venv/ready
 
 demo: .venv/ready  ## train a small classifier, audit it, and write demo/report.html

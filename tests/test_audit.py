@@ -25,13 +25,13 @@ def over():
 
 def test_a_model_too_sure_of_itself_is_called_over_confident(over):
     assert over.verdict.startswith("Over-confident: when it says ")
-    assert "expecting a temperature above 1" in over.findings.advice[0]
+    assert "Expect a temperature above 1" in over.findings.advice[0]
 
 
 def test_a_timid_model_is_called_under_confident():
     found = cb.audit(model(0.4), resamples=60)
     assert found.verdict.startswith("Under-confident: when it says ")
-    assert "expecting a temperature below 1" in found.findings.advice[0]
+    assert "Expect a temperature below 1" in found.findings.advice[0]
 
 
 def test_a_calibrated_model_is_left_alone():

@@ -86,8 +86,8 @@ def _repair(findings: Findings, *, scores: bool) -> str:
         ).replace("nan", "undefined")
     way = "above 1 (softer)" if gap.value > 0 else "below 1 (sharper)"
     return (
-        f"Repair it: fit temperature scaling, expecting a temperature {way} since the slope is {slope.value:.2f}, "
-        f"{judge} Accuracy does not change."
+        f"Repair it: fit temperature scaling {judge} Expect a temperature {way}, for the slope is {slope.value:.2f}; "
+        "accuracy does not change."
     )
 
 

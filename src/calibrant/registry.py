@@ -41,9 +41,10 @@ class Entry:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The keyword options and their defaults, less those that are None unless given."""
+        """The keyword options and their defaults; one that is None, or our own convention, goes without saying."""
         parameters = inspect.signature(self.method).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not None}
+        said = (p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default not in (None, "calibrant"))
+        return {p.name: p.default for p in said}
 
 
 class Registry(Mapping[str, Any]):

@@ -57,8 +57,10 @@ def test_the_python_of_the_tour_runs(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").exists()
-    for comment in re.findall(r"#-> (.*)", code):
-        assert comment in done.stdout
+    promised = re.findall(r"# -> (.*)", code)
+    assert len(promised) == 2
+    for line in promised:
+        assert line in done.stdout
 
 
 @pytest.mark.parametrize("line", re.findall(r"^calibrant .*", README, re.M))

@@ -11,7 +11,7 @@ RECORDS = (
     Record("ece_excess", 0.010, 1000, low=0.004, high=0.016),
     Record("accuracy", 0.9, 1000, low=0.88, high=0.92),
     Record("ks_pvalue", 0.3, 1000),
-    Record("brier", 0.0, 1, low=0.0, high=0.0),
+    Record("brier", 0.0, 1, low=0.0, high=1e-17),
     Record("aurc", 0.1, 2, low=math.nan, high=math.nan),
     Record("failure_auroc", math.nan, 1000, low=math.nan, high=math.nan),
     Record("accuracy", 0.1, 50, low=0.0, high=0.2, where="group: a"),

@@ -66,7 +66,7 @@ def _judge(record: Record, sign: str, limit: float) -> Outcome:
     if low is None or high is None:
         passed = _SIGNS[sign](record.value, limit)
         return Outcome(0 if passed else 1, f"{'pass' if passed else 'fail'}: {shown}, limit {sign} {limit:g}.")
-    if math.isnan(low) or math.isnan(high) or low == high:
+    if math.isnan(low) or math.isnan(high) or high - low < 1e-9:
         return Outcome(3, f"not enough data: {shown} has no interval on {count(record.n)} rows.")
     shown += f" [{low:.4f}, {high:.4f}], limit {sign} {limit:g}"
     good = [_SIGNS[sign](bound, limit) for bound in (low, high)]

@@ -53,7 +53,7 @@ def _named_labels_hint(name: str, array: NDArray[Any]) -> str:
 
 
 def scores(x: Tensor, name: str) -> Tensor:
-    """Return (n, k) floating point scores; one column, (n,) or (n, 1), is left for `binary` to widen."""
+    """Return (n, k) floating point scores; one column, (n,) or (n, 1), stays one: `reading` makes it two."""
     if x.ndim not in (1, 2):
         hint = " Move the class axis last and flatten the others." if x.ndim > 2 else ""
         raise ValueError(f"{name} must have shape (n, k), or (n,) for two classes; got {tuple(x.shape)}.{hint}")

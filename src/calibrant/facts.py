@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from calibrant.nouns import widened
+
 CHUNK = 500_000  # values a chunk: 2 MB of float32 stay in cache while ten operations pass over them
 GPU_CHUNK = 16_000_000
 LOG_ZERO = -1e4  # log p is floored here, so that 0 log 0 = 0
@@ -54,8 +56,8 @@ def from_logits(logits: Tensor, labels: Tensor | None) -> Facts:
             wide = logits[odd.to(logits.device)].double()
             raw.top[odd] = wide.amax(1).cpu()
             shifted, again = (wide - wide.amax(1, keepdim=True)).clamp(min=LOG_ZERO), _Raw(len(odd))
-            _rows(shifted, None if labels is None else labels[odd], again, 0, {})
-            for name in ("predicted", "p_top", "d_true", "rest", "rest_norm", "cross", "second"):
+            _rows(shifted, None, again, 0, {})
+            for name in ("predicted", "p_top", "rest", "rest_norm", "cross"):
                 getattr(raw, name)[odd] = getattr(again, name)
             two = wide.topk(2, dim=1).values.cpu()
             raw.second[odd] = two[:, 1] - two[:, 0]
@@ -117,7 +119,7 @@ def _in_chunks(logits: Tensor, work: Callable[[int, int, dict[str, Tensor]], Non
 def _rows(logits: Tensor, labels: Tensor | None, out: "_Raw", low: int, work: dict[str, Tensor]) -> None:
     """Fill rows ``low`` onwards of ``out``. ``work`` holds this thread's buffers between chunks."""
     high = low + len(logits)
-    z = (logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits).contiguous()
+    z = widened(logits).contiguous()
     top, predicted = _max(z)
     d = torch.sub(z, top[:, None], out=_buffer(work, "d", z))
     p = torch.softmax(d, 1, out=_buffer(work, "p", z))

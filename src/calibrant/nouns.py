@@ -8,6 +8,7 @@ plain tensors and cost nothing.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -41,6 +42,11 @@ Array = NDArray[Any]
 def float64(values: Tensor) -> Vector:
     """Return a tensor of any kind and device as a float64 numpy vector; the arithmetic of metrics starts here."""
     return values.detach().double().cpu().numpy()
+
+
+def widened(values: Tensor) -> Tensor:
+    """Cast half precision up to float32: neither an exponential, nor a long sum, nor a floor of 1e-12 fits in it."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def repetitions(weights: Tensor | None, n: int) -> Vector:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import check, reading, statement
 from calibrant.facts import PROB_ZERO, Facts, rank
-from calibrant.nouns import Confidence, Correct, Features, Labels, Logits, PerSample, Probs
+from calibrant.nouns import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, widened
 
 
 class Predictions:
@@ -107,13 +107,13 @@ class Predictions:
     def logits(self) -> Logits:
         """The logits; from probabilities, their logarithm floored at log 1e-12."""
         scores = self._scores("logits")
-        return _widened(scores).clamp(min=PROB_ZERO).log() if self.kind == "probs" else scores
+        return widened(scores).clamp(min=PROB_ZERO).log() if self.kind == "probs" else scores
 
     @cached_property
     def probs(self) -> Probs:
         """The probabilities, in the type of the logits (half precision: float32)."""
         scores = self._scores("probs")
-        return scores if self.kind == "probs" else _widened(scores).softmax(1)
+        return scores if self.kind == "probs" else widened(scores).softmax(1)
 
     @property
     def labels(self) -> Labels:
@@ -200,8 +200,3 @@ class Predictions:
 
     def __repr__(self) -> str:
         return "\n".join([f"Predictions: {self.understood}", *(f"note: {note}" for note in self.notes)])
-
-
-def _widened(scores: Tensor) -> Tensor:
-    """Cast half precision up: neither an exponential nor a floor of 1e-12 fits in it."""
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores

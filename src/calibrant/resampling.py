@@ -1,4 +1,4 @@
-"""The two ways of drawing again: rows with replacement, and labels from the model's own probabilities."""
+"""The ways of drawing again: rows with replacement, two models swapped, labels from the model's own probabilities."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

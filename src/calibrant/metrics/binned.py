@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from calibrant.metrics.bins import EDGE, Convention, Index, Scheme, assign
-from calibrant.nouns import Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions
+from calibrant.nouns import Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions, widened
 from calibrant.registry import METRICS
 
 SLICE = 65_536  # rows at a time: the temporaries of a slice stay in cache
@@ -95,11 +95,10 @@ def ece_excess(
         >>> round(ece_excess(torch.tensor([0.9] * 10), torch.tensor([True] * 6 + [False] * 4)), 4)
         0.2243
     """
-    gap, _, total = _gaps(confidence, correct, bins, scheme, "calibrant", weights)
-    c, w = float64(confidence), None if weights is None else float64(weights)
-    index, bins = assign(c, bins=bins, scheme=scheme, weights=w)
-    variance = bin_sums(index, bins, repetitions(weights, len(c)) * c * (1 - c))
-    return float((np.abs(gap) - np.sqrt(2 / np.pi * variance)).sum() / total)
+    c, a, w = float64(confidence), float64(correct), repetitions(weights, len(confidence))
+    index, bins = assign(c, bins=bins, scheme=scheme, weights=None if weights is None else w)
+    gap, variance = bin_sums(index, bins, w * (c - a)), bin_sums(index, bins, w * c * (1 - c))
+    return float((np.abs(gap) - np.sqrt(2 / np.pi * variance)).sum() / w.sum())
 
 
 @METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
@@ -212,8 +211,7 @@ def _width_gaps(probs: Probs, labels: Labels, bins: int, weights: Weights | None
     gap = torch.zeros(k * bins, dtype=torch.float64)
     step = max(1, 4_000_000 // k)
     for low in range(0, n, step):
-        p, y, weight = probs[low : low + step], labels[low : low + step], w[low : low + step]
-        p = p.float() if p.dtype in (torch.float16, torch.bfloat16) else p
+        p, y, weight = widened(probs[low : low + step]), labels[low : low + step], w[low : low + step]
         row, column = (p > (1 - 1e-6) / bins).nonzero(as_tuple=True)
         value = p[row, column].double().cpu()
         row, column = row.cpu(), column.cpu()

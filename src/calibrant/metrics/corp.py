@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import xlog1py, xlogy
 
+from calibrant.metrics.proper import mean
 from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
@@ -127,5 +128,4 @@ def top_label_brier(confidence: Confidence, correct: Correct, *, weights: Weight
         >>> round(top_label_brier(torch.tensor([0.9, 0.8]), torch.tensor([True, False])), 6)
         0.325
     """
-    c, a = float64(confidence), float64(correct)
-    return float(np.average((c - a) ** 2, weights=None if weights is None else float64(weights)))
+    return mean((confidence.double() - correct.double()).square(), weights)

@@ -42,9 +42,8 @@ def ece_debiased(
         >>> round(ece_debiased(c, torch.tensor(([True] * 6 + [False] * 4) * 2)), 6)
         0.086639
     """
-    c, a, w = float64(confidence), float64(correct), None if weights is None else float64(weights)
-    index, bins = assign(c, bins=bins, scheme=scheme, weights=w)
-    weight = np.ones_like(c) if w is None else w
+    c, a, weight = float64(confidence), float64(correct), repetitions(weights, len(confidence))
+    index, bins = assign(c, bins=bins, scheme=scheme, weights=None if weights is None else weight)
     count = bin_sums(index, bins, weight)
     kept = count >= 2
     count, share = count[kept], count[kept] / weight.sum()
@@ -88,9 +87,9 @@ def ece_sweep(
     """
     c, a = float64(confidence), float64(correct)
     w = repetitions(weights, len(c))
-    sums = _Mass(c, a, w) if scheme == "mass" else _Width(c, a, w)
     if scheme not in ("mass", "width"):
         raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
+    sums = _Mass(c, a, w) if scheme == "mass" else _Width(c, a, w)
     total, error = float(w.sum()), 0.0
     most = int(np.ceil(total))
     for b in range(most if _increases(c, a, w) else 1, most + 1):

@@ -524,8 +524,8 @@ def test_an_ignored_row_takes_its_group_weight_and_features_along():
 def test_the_audit_warns_when_the_rows_a_calibrator_was_fitted_on_come_back():
     rows = Predictions(logits=LOGITS[:300], labels=LABELS[:300])
     others = Predictions(logits=LOGITS[300:600], labels=LABELS[300:600])
-    again = audit(rows, fitted_on=rows.fingerprint, resamples=20)
-    fresh = audit(others, fitted_on=rows.fingerprint, resamples=20)
+    again = audit(rows, fitted_on=(rows.fingerprint,), resamples=20)
+    fresh = audit(others, fitted_on=(rows.fingerprint,), resamples=20)
     assert again.findings.notes == (
         "these 300 rows are the rows the calibrator was fitted on; its numbers are optimistic.",
     )

@@ -112,15 +112,16 @@ def audit(
     seed: int = 0,
     model: str = "",
     dataset: str = "",
-    fitted_on: str | None = None,
+    fitted_on: tuple[str, ...] = (),
     on_step: Callable[[str], None] | None = None,
 ) -> Audit:
     """Say whether a classifier's confidence can be believed, how sure we are of that, and what to do next.
 
     ``level`` is that of every interval; ``resamples`` the number of bootstrap resamples and of label draws for the
     noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
-    records. ``fitted_on`` is the `Predictions.fingerprint` of the rows a calibrator was fitted on: if these are the
-    same rows, the audit says that its numbers are optimistic. ``on_step`` is told each metric before it is computed.
+    records; ``on_step`` is told each metric before it is computed. Predictions that a calibrator made
+    (``calibrator.calibrate(predictions)``) know the rows it was fitted on, and ``fitted_on=calibrator.fitted.rows`` says it
+    of others: if these are the same rows, the audit says that its numbers are optimistic.
 
     Example:
         >>> p = Predictions(confidence=torch.full((200,), 0.9), correct=torch.arange(200) % 4 > 0)
@@ -146,7 +147,7 @@ def audit(
         curves.roc(predictions),
     )
     notes = predictions.notes
-    if fitted_on == predictions.fingerprint:
+    if predictions.fingerprint in (*predictions.fitted_on, *fitted_on):
         notes = (
             f"these {len(predictions)} rows are the rows the calibrator was fitted on; its numbers are optimistic.",
             *notes,

@@ -49,7 +49,7 @@ def from_logits(logits: Tensor, labels: Tensor | None) -> Facts:
     """Compute the facts of (n, k) logits; a row that is not finite comes back with entropy NaN."""
     with torch.no_grad():
         raw = _Raw(len(logits))
-        _in_chunks(logits, lambda low, high, work: _rows(logits[low:high], labels, raw, low, work))
+        in_chunks(logits, lambda low, high, work: _rows(logits[low:high], labels, raw, low, work))
         odd = (raw.top + raw.cross).isnan().nonzero().squeeze(1)
         odd = odd[logits[odd.to(logits.device)].isfinite().all(1).cpu()]
         if len(odd):  # a finite row may span more than its type holds: shift it in float64 and try again
@@ -85,7 +85,8 @@ def rank(scores: Tensor, labels: Tensor) -> Tensor:
     return ((scores > true) | ((scores == true) & earlier)).sum(1).cpu()
 
 
-def _in_chunks(logits: Tensor, work: Callable[[int, int, dict[str, Tensor]], None]) -> None:
+def in_chunks(logits: Tensor, work: Callable[[int, int, dict[str, Tensor]], None]) -> None:
+    """Call ``work(low, high, buffers)`` on ranges of rows that fit in cache, on as many threads as torch may use."""
     n, k = logits.shape
     if logits.device.type != "cpu":
         rows = max(1, GPU_CHUNK // k)
@@ -121,8 +122,8 @@ def _rows(logits: Tensor, labels: Tensor | None, out: "_Raw", low: int, work: di
     high = low + len(logits)
     z = widened(logits).contiguous()
     top, predicted = _max(z)
-    d = torch.sub(z, top[:, None], out=_buffer(work, "d", z))
-    p = torch.softmax(d, 1, out=_buffer(work, "p", z))
+    d = torch.sub(z, top[:, None], out=buffer(work, "d", z))
+    p = torch.softmax(d, 1, out=buffer(work, "p", z))
     at = predicted[:, None]
     out.top[low:high] = top
     out.predicted[low:high] = predicted
@@ -189,7 +190,8 @@ class _Raw:
         )
 
 
-def _buffer(work: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+def buffer(work: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """Return a tensor like another, kept under its name between chunks."""
     if name not in work or work[name].shape[0] < like.shape[0]:
         work[name] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
     return work[name][: like.shape[0]]

@@ -67,6 +67,7 @@ class Predictions:
         else:
             self.rows = reading.full(kind, given[kind], labels, classes, ignore_index)
         kept, n = self.rows.kept, len(self.rows.kept)
+        self.fitted_on: tuple[str, ...] = ()
         self.groups = None if groups is None else check.groups(groups, n)[kept.numpy()]
         self.weights = None if weights is None else check.weights(check.tensor(weights, "weights").cpu(), n)[kept]
         self._features = None if features is None else check.features(check.tensor(features, "features"), n)
@@ -179,6 +180,15 @@ class Predictions:
         part.groups = None if self.groups is None else self.groups[place.numpy()]
         part.weights = None if self.weights is None else self.weights[place]
         part._features = None if self._features is None else self._features[place.to(self._features.device)]
+        part.fitted_on = self.fitted_on
+        return part
+
+    def calibrated(self, logits: Logits, fitted_on: tuple[str, ...]) -> "Predictions":
+        """Return these rows with other logits; ``fitted_on`` are the fingerprints of the rows that made them."""
+        part = object.__new__(Predictions)
+        part.rows = self.rows.scored(logits)
+        part.groups, part.weights, part._features = self.groups, self.weights, self._features
+        part.fitted_on = (*self.fitted_on, *fitted_on)
         return part
 
     @cached_property

@@ -44,6 +44,19 @@ class Rows:
             doubt="",
         )
 
+    def scored(self, logits: Tensor) -> "Rows":
+        """Return the same rows with other logits, and the facts of those."""
+        facts = from_logits(logits, self.labels)
+        check.finite(facts.entropy.isnan() | facts.max_logit.isinf(), "logits")
+        return replace(
+            self,
+            kind="logits",
+            confidence=facts.confidence,
+            correct=None if self.labels is None else facts.predicted == self.labels,
+            scores=logits,
+            facts=facts,
+        )
+
 
 def reduced(confidence: Any, correct: Any) -> Rows:
     """Read confidences and whether each prediction was right."""

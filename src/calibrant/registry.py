@@ -80,6 +80,14 @@ class Registry(Mapping[str, Any]):
             raise KeyError(f"{self._home} has no {name!r}.{hint}")
         return entries[name]
 
+    def name_of(self, method: object) -> str:
+        """Return the name under which a method is registered."""
+        return next(name for name, entry in self._entries.items() if entry.method is method)
+
+    def facts_of(self, method: object) -> Mapping[str, Any]:
+        """Return the facts of a method that is registered already."""
+        return self._entries[self.name_of(method)].facts
+
     def entries(self) -> list[Entry]:
         """Return every entry in the order of names."""
         return [self._load()[name] for name in self]

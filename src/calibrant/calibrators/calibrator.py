@@ -1,0 +1,196 @@
+"""What every calibrator is: fitted tensors, a map from logits to logits, and the story of its fit."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.calibrators.order import argmax_kept
+from calibrant.calibrators.rows import Rows
+from calibrant.facts import from_logits
+from calibrant.nouns import Features, widened
+from calibrant.predictions import Predictions
+from calibrant.records import versions
+from calibrant.registry import CALIBRATORS
+from calibrant.words import count
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a fit went. Losses are means over the rows it was fitted on, so they flatter every method.
+
+    ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before and
+    after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did not
+    help and that the calibrator therefore leaves logits as they are; ``notes`` say why, and whatever else is odd.
+    """
+
+    n: int
+    k: int
+    objective: str
+    before: float
+    after: float
+    log_loss: tuple[float, float]
+    rows: tuple[str, ...]
+    seconds: float
+    converged: bool = True
+    identity: bool = False
+    notes: tuple[str, ...] = ()
+    versions: str = field(default_factory=versions)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a method minimises, before and after its fit."""
+
+    name: str
+    before: float
+    after: float
+
+
+Fitted = TypeVar("Fitted", bound="Calibrator")
+
+
+class Calibrator(nn.Module):
+    """A fitted map ``cal(logits) -> logits``; made by ``fit``, so an unfitted one cannot exist.
+
+    Its numbers are float64 buffers, so ``state_dict``, ``.to(device)`` and export come for free; its ``settings`` are
+    plain JSON; ``fitted`` says how the fit went. Logits of shape (n,) or (n, 1) are the score of class 1 of two, and come
+    back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit`` ends with
+    ``cls.made(rows, state, settings)``, and ``map`` says what it does to (n, k) logits.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: Fit) -> None:
+        super().__init__()
+        for name, value in state.items():
+            self.register_buffer(name, value)
+        self.settings = dict(settings)
+        self.fitted = fitted
+        facts = CALIBRATORS.facts_of(type(self))
+        self.keeps_argmax: bool = facts["keeps_argmax"]
+        self.needs_features: bool = facts.get("needs_features", False)
+
+    @classmethod
+    def made(
+        cls: "type[Fitted]",
+        rows: Rows,
+        state: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        *,
+        objective: Objective | None = None,
+        log_loss: float | None = None,
+        converged: bool = True,
+        notes: tuple[str, ...] = (),
+    ) -> Fitted:
+        """Build the calibrator; if its objective did not fall on the rows, one that does nothing and says so.
+
+        ``log_loss`` is that after the fit, where the fit knows it; otherwise the rows are calibrated once to see.
+        """
+        before = float(rows.predictions.nll.mean())
+        prints: tuple[str, ...] = (rows.predictions.fingerprint,)
+        fit = Fit(rows.n, rows.k, "log loss", before, before, (before, before), prints, 0.0)
+        made = cls({name: value.double() for name, value in state.items()}, settings or {}, fit)
+        if log_loss is None:
+            calibrated = made.calibrate(rows.predictions)
+            log_loss = float(calibrated.nll.mean())
+            prints = tuple(dict.fromkeys((*prints, calibrated.fingerprint)))
+        goal = objective or Objective("log loss", before, log_loss)
+        identity = not goal.after <= goal.before
+        if identity:
+            reason = f"{goal.name} on the rows it was fitted on did not fall ({goal.before:.6g} -> {goal.after:.6g})"
+            notes = (*notes, f"{reason}, so logits are left as they are.")
+            log_loss, prints, goal = before, prints[:1], replace(goal, after=goal.before)
+        made.fitted = replace(
+            fit,
+            objective=goal.name,
+            before=goal.before,
+            after=goal.after,
+            log_loss=(before, log_loss),
+            rows=prints,
+            seconds=time.perf_counter() - rows.began,
+            converged=converged,
+            identity=identity,
+            notes=notes,
+        )
+        return made
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return CALIBRATORS.name_of(type(self))
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers were fitted."""
+        return sum(value.numel() for value in self.buffers())
+
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Return the calibrated (n, k) logits; every calibrator says how."""
+        raise NotImplementedError
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Calibrate (n, k) logits, or (n,) and (n, 1) where there are two classes."""
+        z = self._read(logits, features)
+        out = z if self.fitted.identity else self.map(z, features)
+        if self.keeps_argmax and not self.fitted.identity:
+            out = argmax_kept(z, out)
+        return out if logits.shape == out.shape else (out[:, 1] - out[:, 0]).reshape(logits.shape)
+
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        """Return the predictions calibrated: same labels, classes, groups and weights, and who was fitted on what."""
+        features: Features | None = predictions.features if self.needs_features else None
+        with torch.no_grad():
+            logits = self(predictions.logits, features)
+        return predictions.calibrated(logits, self.fitted.rows)
+
+    def _read(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim not in (1, 2):
+            got = (
+                f"{logits.dtype} of shape {tuple(logits.shape)}" if hasattr(logits, "dtype") else type(logits).__name__
+            )
+            raise TypeError(f"logits must be a floating point tensor of shape (n, {self.fitted.k}); got {got}.")
+        z = widened(logits)
+        if z.ndim == 1 or z.shape[1] == 1:
+            z = torch.stack([torch.zeros_like(z.reshape(-1)), z.reshape(-1)], 1)
+        if z.shape[1] != self.fitted.k:
+            raise ValueError(f"logits must have {self.fitted.k} columns, as when fitted; got {tuple(logits.shape)}.")
+        if self.needs_features and features is None:
+            raise ValueError(f"features must be given: {self.name} was fitted on them. Call cal(logits, features).")
+        if features is not None and (features.ndim != 2 or features.shape[0] != logits.shape[0]):
+            raise ValueError(f"features must have shape ({logits.shape[0]}, d); got {tuple(features.shape)}.")
+        if not torch.compiler.is_compiling() and not bool(z.isfinite().all()):
+            bad = ~z.isfinite().all(1)
+            raise ValueError(f"logits must be finite; {int(bad.sum())} of {len(bad)} rows are not.")
+        return z
+
+    def __repr__(self) -> str:
+        fit = self.fitted
+        told = f"{type(self).__name__}: {self.words()}; fitted on {count(fit.n)} rows x {fit.k} classes, "
+        told += f"log loss there {fit.log_loss[0]:.4f} -> {fit.log_loss[1]:.4f}"
+        return "\n".join([told, *(f"note: {note}" for note in fit.notes)])
+
+    def words(self) -> str:
+        """Say in a few words what was fitted."""
+        return f"{count(self.n_parameters)} numbers"
+
+    def save(self, path: str | Path) -> None:
+        """Write the calibrator to a .safetensors file, which `calibrant.load` reads; no pickle is involved."""
+        from calibrant.calibrators.saving import save
+
+        save(self, path)
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the calibrator as an ONNX graph from logits to logits, checked against this module; needs onnx."""
+        from calibrant.calibrators.export import to_onnx
+
+        to_onnx(self, path)
+
+
+def log_loss(logits: Tensor, labels: Tensor) -> float:
+    """Return the mean log loss of logits, in float64."""
+    value = float(from_logits(logits, labels).nll.mean())
+    return value if math.isfinite(value) else math.inf

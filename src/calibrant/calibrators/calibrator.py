@@ -24,8 +24,8 @@ from calibrant.words import count
 class Fit:
     """How a fit went. Losses are means over the rows it was fitted on, so they flatter every method.
 
-    ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before and
-    after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did not
+    ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before
+    and after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did not
     help and that the calibrator therefore leaves logits as they are; ``notes`` say why, and whatever else is odd.
     """
 
@@ -59,8 +59,8 @@ class Calibrator(nn.Module):
     """A fitted map ``cal(logits) -> logits``; made by ``fit``, so an unfitted one cannot exist.
 
     Its numbers are float64 buffers, so ``state_dict``, ``.to(device)`` and export come for free; its ``settings`` are
-    plain JSON; ``fitted`` says how the fit went. Logits of shape (n,) or (n, 1) are the score of class 1 of two, and come
-    back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit`` ends with
+    plain JSON; ``fitted`` says how the fit went. Logits of shape (n,) or (n, 1) are the score of class 1 of two, and
+    come back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit`` ends with
     ``cls.made(rows, state, settings)``, and ``map`` says what it does to (n, k) logits.
     """
 

@@ -1,10 +1,10 @@
 r"""The temperature of least log loss, by safeguarded Newton steps on :math:`u = \log\beta`, :math:`\beta = 1/T`.
 
-With :math:`d = z - \max z` the mean log loss :math:`L(\beta) = \overline{\log\sum_k e^{\beta d_k} - \beta d_y}` is convex
-in :math:`\beta`: its slope :math:`g = \overline{E_\beta d - d_y}` rises, with derivative
+With :math:`d = z - \max z` the mean log loss :math:`L(\beta) = \overline{\log\sum_k e^{\beta d_k} - \beta d_y}` is
+convex in :math:`\beta`: its slope :math:`g = \overline{E_\beta d - d_y}` rises, with derivative
 :math:`v = \overline{\mathrm{Var}_\beta d}`, and one pass over the logits gives all three. From the left of the root
-:math:`\beta - g/v` does not overshoot; from the right :math:`u - g/(\beta v + g)` never leaves :math:`\beta > 0`. The sign
-of g keeps the root in a bracket.
+:math:`\beta - g/v` does not overshoot; from the right :math:`u - g/(\beta v + g)` never leaves :math:`\beta > 0`. The
+sign of g keeps the root in a bracket.
 """
 
 import math

@@ -45,7 +45,7 @@ class Temperature(Calibrator):
     Example:
         >>> logits = torch.tensor([[4.0, 0.0]]).repeat(4, 1)  # says 98 %, four times
         >>> cal = Temperature.fit(logits, torch.tensor([0, 0, 0, 1]))  # and is right three times
-        >>> round(cal.temperature.item(), 4), round(4 / np.log(3), 4)
+        >>> round(cal.temperature.item(), 4), round(float(4 / np.log(3)), 4)
         (3.641, 3.641)
         >>> cal(logits)[0].softmax(0)
         tensor([0.7500, 0.2500])

@@ -1,0 +1,80 @@
+"""A temperature for each row: what the calibrators that learn one have in common."""
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from calibrant.calibrators.calibrator import Calibrator
+from calibrant.calibrators.indicators import look
+from calibrant.calibrators.network import Network, output
+from calibrant.calibrators.newton import least_log_loss
+from calibrant.calibrators.objectives import Scaled
+from calibrant.calibrators.rows import Rows
+from calibrant.nouns import Vector
+
+LEAST, MOST = 0.1, 20.0  # temperatures, in units, between which a fit looks
+
+
+class Samplewise(Calibrator):
+    """A calibrator that divides each row by a temperature of its own, read off indicators of the row by a network."""
+
+    unit: Tensor
+
+    def temperature(self, logits: Tensor) -> Tensor:
+        """Return the temperature of each row."""
+        x = look(logits, self.settings["indicators"])
+        return self.unit.to(x.dtype) * self.level(output(x, self._net()))
+
+    def level(self, out: Tensor) -> Tensor:
+        """Return the temperature, in units, that an output of the network stands for."""
+        return softplus(out) + LEAST
+
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Divide each row by its temperature."""
+        return logits / self.temperature(logits)[:, None]
+
+    @property
+    def n_parameters(self) -> int:
+        """The weights of the network."""
+        return sum(value.numel() for name, value in self._net().items() if name[0] in "wb")
+
+    def _net(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.named_buffers() if name != "unit"}
+
+    def words(self) -> str:
+        """Say what the network reads and how large it is."""
+        read = ", ".join(name.replace("_", " ") for name in self.settings["indicators"])
+        return f"a temperature for each row from its {read} ({self.n_parameters} weights)"
+
+
+class Problem:
+    """The rows of a fit as a sample-wise method sees them.
+
+    ``one`` is the best single temperature and ``unit`` what temperatures are measured in: 1 where ``one`` is within
+    [0.2, 5], because that is what the papers do and a network can reach it; otherwise ``one``, because it cannot.
+    """
+
+    def __init__(self, rows: Rows, indicators: list[str], widths: tuple[int, ...], *, own_unit: bool = False) -> None:
+        self.one = 1 / least_log_loss(rows).beta
+        self.unit = 1.0 if 0.2 <= self.one <= 5 and not own_unit else self.one
+        # twice the largest inverse temperature, for the Brier score looks there
+        self.scaled = Scaled(rows, low=1 / (MOST * self.unit), high=2 / (LEAST * self.unit))
+        self.net = Network(look(rows.given.cpu().double(), indicators), widths)
+
+    def state(self, weights: Vector) -> dict[str, Tensor]:
+        """Return the buffers of a calibrator with these weights."""
+        return {**self.net.state(weights), "unit": torch.tensor(self.unit, dtype=torch.float64)}
+
+    def start(self, seed: int) -> Vector:
+        """Return random weights whose temperature is about the best single one."""
+        above = max(self.one / self.unit - LEAST, 0.02)
+        return self.net.start(above + math.log(-math.expm1(-above)), seed)  # softplus of the bias is ``above``
+
+    def soft(self, out: Vector) -> tuple[Vector, Vector]:
+        """Return beta = 1/T for T = unit (softplus(out) + 0.1), and its derivative."""
+        beta = 1 / (self.unit * (np.log1p(np.exp(np.minimum(out, 700.0))) + LEAST))
+        return beta, -(beta**2) * self.unit * expit(out)

@@ -136,16 +136,16 @@ def pairs(dtype, n=10_000_000):
     return all(met)
 
 
-def describe():
+def describe(*peers):
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()).group(1)
-    print(f"{model}, {os.cpu_count()} cores, threads: 2 for the pass, 1 for metrics, {time.strftime('%Y-%m-%d')}")
-    packages = ("torch", "numpy", "scipy", "calibrant", "torchmetrics", "torch-uncertainty", "relplot", "scikit-learn")
+    print(f"{model}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}")
+    packages = ("torch", "numpy", "scipy", "calibrant", *peers)
     print(", ".join([f"python {platform.python_version()}"] + [f"{name} {version(name)}" for name in packages]))
 
 
 def main():
     torch.manual_seed(0)
-    describe()
+    describe("torchmetrics", "torch-uncertainty", "relplot", "scikit-learn")
     line("what", "ours", "theirs", "ratio", "goal")
     met = [one_pass(), peak_memory(), classwise(), pairs(torch.float32), pairs(torch.float64)]
     return 0 if all(met) else 1

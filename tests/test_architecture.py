@@ -22,10 +22,11 @@ LEVELS = [
     {"scores", "metrics", "losses", "penalties"},
     {"calibrators", "trust"},
     {"curves", "resampling"},
-    {"evidence"},
-    {"slices", "advice", "report"},
-    {"auditing"},
-    {"files", "gate"},
+    {"evidence", "prior", "margins", "collecting"},
+    {"slices", "advice", "report", "crossfitting", "label_shift"},
+    {"auditing", "choosing"},
+    {"autocalibration"},
+    {"files", "gate", "calibrating", "integrations"},
     {"cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

@@ -7,6 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from calibrant import files
+from calibrant.calibrators.saving import load
+from calibrant.cli import main
 from calibrant.registry import ALL
 
 PROGRAM = [sys.executable, "-c", "from calibrant.cli import main; main()"]
@@ -110,3 +113,152 @@ def test_methods_lists_every_registered_method():
     assert [(row["kind"], row["name"]) for row in rows] == [(e.kind, e.name) for r in ALL for e in r.entries()]
     assert run("methods", "scores").stdout.count("\n") == 10
     assert "brier" in run("methods", "metrics").stdout
+
+
+@pytest.fixture
+def calibrate(halves, monkeypatch, capsys):
+    """The command without a process of its own, which would spend its time importing."""
+
+    def call(*arguments, cwd=halves):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["calibrant", "calibrate", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, left.value.code, told.out, told.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def halves(folder):
+    data = np.load(folder / "preds.npz")
+    logits, labels = data["logits"], data["labels"]
+    extra = {"groups": np.arange(400) % 7, "features": logits[:, :2], "classes": np.array(list("abcde"))}
+    parts = {"val": slice(0, 200), "test": slice(200, 400)}
+    for name, rows in parts.items():
+        np.savez(folder / f"{name}.npz", logits=logits[rows], labels=labels[rows])
+        cut = {key: value if key == "classes" else value[rows] for key, value in extra.items()}
+        np.savez(folder / f"{name}_all.npz", logits=logits[rows], labels=np.array(list("abcde"))[labels[rows]], **cut)
+    np.savez(folder / "unlabelled.npz", logits=logits[200:])
+    np.savez(folder / "narrow.npz", logits=logits[200:, :3])
+    np.savez(folder / "few.npz", logits=logits[:30], labels=labels[:30])
+    np.savez(folder / "pairs.npz", confidence=np.full(60, 0.5), correct=np.arange(60) % 2 == 0)
+    return folder
+
+
+def test_auto_compares_and_says_why(calibrate):
+    done = calibrate("val.npz")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("n = 200: ")
+    assert "200 rows x 5 classes, logits, labels 0-4, accuracy" in done.stdout
+    assert "  identity " in done.stdout
+    assert done.stdout.count("\n* ") == 2  # the chosen row and the legend
+    assert done.stderr == ""
+
+
+def test_a_named_method_is_applied_saved_and_written(calibrate, halves):
+    done = calibrate(
+        *("val.npz", "--method", "temperature", "--apply", "test.npz"),
+        *("--save", "cal.safetensors", "--out", "calibrated.npz"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("n = 200: temperature, as asked; helps: ")
+    assert "applied to test.npz: 200 rows x 5 classes" in done.stdout
+    assert done.stdout.count("* temperature ") == 2
+    assert done.stdout.endswith("written: cal.safetensors\nwritten: calibrated.npz\n")
+    cal = load(halves / "cal.safetensors")
+    given, out = np.load(halves / "test.npz"), np.load(halves / "calibrated.npz")
+    assert np.array_equal(out["logits"], given["logits"] / float(cal.temperature))
+    assert np.array_equal(out["labels"], given["labels"])
+    assert cal.temperature == pytest.approx(2.0, rel=0.25)
+
+
+def test_what_came_with_the_rows_is_written_with_them(calibrate, halves):
+    done = calibrate("val_all.npz", "--method", "temperature", "--apply", "test_all.npz", "--out", "o.npz")
+    assert done.returncode == 0, done.stderr
+    given, out = np.load(halves / "test_all.npz"), np.load(halves / "o.npz")
+    assert set(out.files) == set(given.files)
+    for name in ("labels", "classes", "features"):
+        assert np.array_equal(out[name], given[name]), name
+    assert out["groups"].tolist() == given["groups"].astype(str).tolist()
+    assert files.read(halves / "o.npz").classes == tuple("abcde")
+
+
+def test_one_column_is_written_as_one_column(calibrate, tmp_path):
+    g = np.random.default_rng(0)
+    np.savez(tmp_path / "one.npz", probs=g.random(80), labels=g.integers(0, 2, 80))
+    done = calibrate("one.npz", "--method", "temperature", "--apply", "one.npz", "--out", "o.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "o.npz")["logits"].shape == (80,)
+    assert files.read(tmp_path / "o.npz").k == 2
+
+
+def test_rows_without_labels_are_calibrated_and_rows_that_were_fitted_on_get_a_warning(calibrate, halves):
+    blind = calibrate("val.npz", "--method", "temperature", "--apply", "unlabelled.npz", "--out", "u.npz")
+    assert blind.returncode == 0, blind.stderr
+    assert "no labels there: how well it did is unknown" in blind.stdout
+    assert np.load(halves / "u.npz").files == ["logits"]
+    same = calibrate("val.npz", "--method", "temperature", "--apply", "val.npz")
+    assert "warning: these 200 rows are the rows the calibrator was fitted on; numbers are optimistic." in same.stdout
+    assert "warning" not in blind.stdout
+
+
+def test_groups_stay_in_one_fold_on_request_and_weights_are_said_to_be_unused(calibrate, halves):
+    done = calibrate("val_all.npz", "--method", "temperature", "--by-group", "--json")
+    assert {r["settings"]["folds"] for r in json.loads(done.stdout)["records"]} == {5}
+    data = np.load(halves / "val.npz")
+    np.savez(halves / "weighted.npz", logits=data["logits"], labels=data["labels"], weights=np.full(200, 2.0))
+    done = calibrate("weighted.npz", "--method", "temperature")
+    assert done.returncode == 0
+    assert "weights are not used" in done.stderr
+
+
+def test_json_of_calibrate_holds_both_comparisons_and_nothing_else_is_on_stdout(calibrate):
+    done = calibrate(
+        *("val.npz", "--method", "temperature", "--apply", "test.npz", "--out", "j.npz", "--json", "--seed", "3"),
+    )
+    found = json.loads(done.stdout)
+    assert set(found) == {"method", "reason", "understood", "notes", "records", "applied"}
+    assert found["method"] == "temperature"
+    assert {r["method"] for r in found["records"]} == {"identity", "temperature"}
+    assert {r["seed"] for r in found["records"]} == {3}
+    assert {r["dataset"] for r in found["applied"]["records"]} == {"test.npz"}
+    assert {r["metric"] for r in found["applied"]["records"]} >= {
+        "nll",
+        "nll_change",
+        "brier",
+        "ece_debiased",
+        "accuracy",
+    }
+    assert done.stderr == "written: j.npz\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["val.npz", "--method", "temprature"], "has no 'temprature'. Did you mean 'temperature'"),
+        (["val.npz", "--out", "o.npz"], "--out needs --apply: the rows to calibrate"),
+        (["val.npz", "--apply", "test.npz", "--out", "o.csv"], "o.csv must end in .npz; got '.csv'."),
+        (["val.npz", "--save", "cal.pt"], "cal.pt must end in .safetensors; got '.pt'."),
+        (["val.npz", "--save", "no/such/cal.safetensors"], "must lie in a folder that exists; 'no/such' does not."),
+        (["val.npz", "--apply", "test.npz", "--out", "test.npz"], "test.npz must not be a file that is read"),
+        (["val.npz", "--apply", "missing.npz"], "missing.npz does not exist or is not a file."),
+        (
+            ["val.npz", "--apply", "narrow.npz"],
+            "the rows to calibrate must have 5 classes, as those fitted on have; got 3.",
+        ),
+        (["few.npz"], "logits must have at least 50 rows for a cross-fitted choice; got 30."),
+        (["pairs.npz"], "logits are needed for this; these predictions hold only confidence and correct."),
+        (["unlabelled.npz"], "unlabelled.npz must hold labels; it holds logits."),
+        (["val.npz", "--by-group"], "groups are needed for --by-group; the file has none."),
+        (["nan.npz"], "logits must be finite;"),
+    ],
+)
+def test_a_bad_request_to_calibrate_gets_one_sentence_and_exit_code_2(calibrate, arguments, said):
+    done = calibrate(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("calibrant: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

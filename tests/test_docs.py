@@ -58,7 +58,7 @@ def test_the_python_of_the_tour_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").exists()
     promised = re.findall(r"# -> (.*)", code)
-    assert len(promised) == 2
+    assert len(promised) == 4
     for line in promised:
         assert line in done.stdout
 
@@ -66,7 +66,8 @@ def test_the_python_of_the_tour_runs(tmp_path):
 @pytest.mark.parametrize("line", re.findall(r"^calibrant .*", README, re.M))
 def test_the_commands_of_the_tour_run(line, tmp_path):
     g = np.random.default_rng(0)
-    np.savez(tmp_path / "preds.npz", logits=3 * g.normal(size=(300, 4)), labels=g.integers(0, 4, 300))
+    for name in ("preds", "val", "test"):
+        np.savez(tmp_path / f"{name}.npz", logits=3 * g.normal(size=(300, 4)), labels=g.integers(0, 4, 300))
     command, *arguments = shlex.split(line.partition("  #")[0])
     program = [sys.executable, "-c", "from calibrant.cli import main; main()"]
     assert command == "calibrant"

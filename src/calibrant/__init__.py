@@ -11,14 +11,27 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from calibrant.auditing import Audit as Audit
     from calibrant.auditing import audit as audit
+    from calibrant.autocalibration import autocalibrate as autocalibrate
+    from calibrant.calibrators.saving import load as load
+    from calibrant.collecting import collect as collect
     from calibrant.predictions import Predictions as Predictions
+    from calibrant.prior import adjust_prior as adjust_prior
 
-_HOMES = {"Predictions": "predictions", "audit": "auditing", "Audit": "auditing"}
+_HOMES = {
+    "Predictions": "predictions",
+    "audit": "auditing",
+    "Audit": "auditing",
+    "autocalibrate": "autocalibration",
+    "load": "calibrators.saving",
+    "collect": "collecting",
+    "adjust_prior": "prior",
+}
 _MODULES = {
     "calibrators",
     "curves",
     "evidence",
     "losses",
+    "margins",
     "metrics",
     "penalties",
     "records",

@@ -7,9 +7,12 @@ from typing import Any
 
 from calibrant import advice, curves, slices
 from calibrant.evidence import floor, interval, measure
+from calibrant.margins import margin_reliability
 from calibrant.predictions import Predictions
 from calibrant.records import Findings, Record, to_json
 from calibrant.registry import METRICS
+
+ENOUGH = 200  # rows from which groups of them by margin are drawn
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,8 @@ def audit(
     ``level`` is that of every interval; ``resamples`` the number of bootstrap resamples and of label draws for the
     noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
     records; ``on_step`` is told each metric before it is computed. Predictions that a calibrator made
-    (``calibrator.calibrate(predictions)``) know the rows it was fitted on, and ``fitted_on=calibrator.fitted.rows`` says it
-    of others: if these are the same rows, the audit says that its numbers are optimistic.
+    (``calibrator.calibrate(predictions)``) know the rows it was fitted on, and ``fitted_on=calibrator.fitted.rows`` says
+    it of others: if these are the same rows, the audit says that its numbers are optimistic.
 
     Example:
         >>> p = Predictions(confidence=torch.full((200,), 0.9), correct=torch.arange(200) % 4 > 0)
@@ -140,6 +143,7 @@ def audit(
     shapes = (
         curves.reliability(predictions, level=level),
         curves.reliability_isotonic(predictions),
+        *([margin_reliability(predictions, level=level)] if predictions.k and len(predictions) >= ENOUGH else []),
         curves.confidence_histogram(predictions),
         curves.risk_coverage(predictions),
         curves.oracle_risk_coverage(predictions),

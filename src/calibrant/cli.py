@@ -5,16 +5,18 @@ Exit codes: 0 fine, 1 a gate failed, 2 bad input or usage, 3 not enough data to 
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calibrant import files, gate
+from calibrant import calibrating, files, gate
 from calibrant.auditing import Audit, audit, check_path, plan
 from calibrant.predictions import Predictions
 from calibrant.records import to_json
-from calibrant.registry import ALL
+from calibrant.registry import ALL, CALIBRATORS
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
@@ -61,17 +63,61 @@ def audit_command(
 
 
 def _audit(predictions: Predictions, name: str, level: float, seed: int) -> Audit:
+    with _progress("auditing", len(plan(predictions)) + 1) as step:
+        return audit(predictions, level=level, seed=seed, dataset=name, on_step=step)
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar on stderr, on a terminal only; what is yielded names each step as it begins."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("auditing", total=len(plan(predictions)) + 1)
+        task = progress.add_task(title, total=total)
+        yield lambda step: progress.update(task, advance=1, description=step)
 
-        def step(metric: str) -> None:
-            progress.update(task, advance=1, description=metric)
 
-        return audit(predictions, level=level, seed=seed, dataset=name, on_step=step)
+@app.command("calibrate")
+def calibrate_command(  # noqa: PLR0913  the command names everything it takes
+    predictions: Annotated[Path, typer.Argument(help="Labelled held-out rows to fit on: .npz, .csv or .parquet.")],
+    method: Annotated[str, typer.Option(help="A calibrator by name, or auto: compare several and choose.")] = "auto",
+    apply: Annotated[Path | None, typer.Option(help="Rows to calibrate, with or without labels.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the calibrator here (.safetensors).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the calibrated rows of --apply here (.npz).")] = None,
+    by_group: Annotated[bool, typer.Option("--by-group", help="Keep the rows of a group in one fold.")] = False,  # noqa: FBT002  a flag
+    ignore_index: Annotated[int | None, typer.Option(help="Leave out rows with this label.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the folds and of the fits.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,  # noqa: FBT002  a flag
+) -> None:
+    """Fit a calibrator, say by cross-fitting whether it helps, and calibrate other rows with it.
+
+    Rows that a calibrator was fitted on must not be judged with it, so --out takes the rows of --apply.
+    """
+    if method != "auto":
+        CALIBRATORS.entry(method)
+    if out is not None and apply is None:
+        raise ValueError("--out needs --apply: the rows to calibrate, other than those fitted on.")
+    for target, ending in ((save, ".safetensors"), (out, ".npz")):
+        if target is not None:
+            files.check_target(target, ending, [predictions, *([apply] if apply else [])])
+    fitted = files.read(predictions, ignore_index=ignore_index)
+    rows = None if apply is None else files.read(apply, ignore_index=ignore_index, labelled=False)
+    if rows is not None:
+        calibrating.check_pair(fitted, rows, method)
+    if fitted.weights is not None:
+        typer.echo("note: weights are not used; a calibrator counts every row once.", err=True)
+    with _progress("calibrating", calibrating.steps(fitted, method)) as step:
+        choice = calibrating.choose(fitted, method, by_group=by_group, seed=seed, on_step=step)
+    then = None if rows is None or apply is None else calibrating.applied(choice, fitted, rows, apply.name, seed)
+    if save is not None:
+        choice.calibrator.save(save)
+    if out is not None and then is not None:
+        files.write(out, then.predictions)
+    typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))
+    for written in (path for path in (save, out) if path is not None):
+        typer.echo(f"written: {written}", err=as_json)
 
 
 @app.command()

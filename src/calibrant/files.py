@@ -1,8 +1,10 @@
-"""Predictions from files: .npz, .csv and .parquet. No pickle is read."""
+"""Predictions from files, .npz, .csv and .parquet, and to .npz. No pickle is read or written."""
 
 import csv
 import zipfile
 import zlib
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ COLUMNS = ("confidence", "correct", "labels", "groups", "weights")
 NAMES = (*SCORES, *COLUMNS, "features", "classes")
 
 
-def read(path: str | Path, *, ignore_index: int | None = None) -> Predictions:
+def read(path: str | Path, *, ignore_index: int | None = None, labelled: bool = True) -> Predictions:
     """Read predictions; every failure is a ValueError or OSError of one sentence that names the file.
 
     A .npz holds arrays named as the parameters of `Predictions`. A .csv or .parquet holds columns ``labels`` or
     ``correct``, ``confidence``, ``groups``, ``weights``, and scores as ``logits_NAME``, ``probs_NAME`` or
     ``log_probs_NAME``, one a class, NAME being the class (whole numbers 0, 1, ... mean indices).
+    ``labelled=False`` reads scores without labels too.
     """
     path = Path(path)
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
@@ -36,9 +39,42 @@ def read(path: str | Path, *, ignore_index: int | None = None) -> Predictions:
             f"{path.name} must hold one of {', '.join(SCORES)}, confidence; it holds {_list(arrays) or 'nothing'}."
         )
     truth = "correct" if "confidence" in arrays else "labels"
-    if truth not in arrays:
+    if truth not in arrays and (labelled or truth == "correct"):
         raise ValueError(f"{path.name} must hold {truth}; it holds {_list(arrays)}.")
     return Predictions(**{name: arrays[name] for name in NAMES if name in arrays}, ignore_index=ignore_index)
+
+
+def write(path: str | Path, predictions: Predictions) -> None:
+    """Write logits to a .npz that `read` reads, with the labels, classes, groups, weights and features that came.
+
+    Scores that came as one column, that of class 1 of two, leave as one: its logit.
+    """
+    z, classes = predictions.logits.detach().cpu(), predictions.classes
+    arrays: dict[str, Any] = {"logits": (z[:, 1] - z[:, 0] if predictions.rows.one_column else z).numpy()}
+    if predictions.rows.labels is not None:
+        labels = predictions.labels.numpy()
+        arrays["labels"] = labels if classes is None else np.array(classes)[labels]
+    if classes is not None:
+        arrays["classes"] = np.array(classes)
+    if predictions.groups is not None:
+        arrays["groups"] = predictions.groups.astype(str)
+    if predictions.weights is not None:
+        arrays["weights"] = predictions.weights.numpy()
+    with suppress(ValueError):  # raised where no features came
+        arrays["features"] = predictions.features.detach().cpu().numpy()
+    np.savez(Path(path), **arrays)
+
+
+def check_target(path: Path, ending: str, inputs: Iterable[Path] = ()) -> None:
+    """Refuse a place where a file cannot be written; better before the work than after."""
+    if path.suffix != ending:
+        raise ValueError(f"{path.name} must end in {ending}; got {path.suffix or 'no ending'!r}.")
+    if path.is_dir():
+        raise ValueError(f"{path} must be a file to write; it is a folder.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path} must lie in a folder that exists; {str(path.parent)!r} does not.")
+    if path.resolve() in {other.resolve() for other in inputs}:
+        raise ValueError(f"{path} must not be a file that is read; name another.")
 
 
 def _list(arrays: dict[str, Any]) -> str:

@@ -25,8 +25,8 @@ class Fit:
     """How a fit went. Losses are means over the rows it was fitted on, so they flatter every method.
 
     ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before
-    and after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did not
-    help and that the calibrator therefore leaves logits as they are; ``notes`` say why, and whatever else is odd.
+    and after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did
+    not help and that the calibrator therefore leaves logits as they are; ``notes`` say why, and whatever else is odd.
     """
 
     n: int
@@ -72,7 +72,8 @@ class Calibrator(nn.Module):
         self.fitted = fitted
         facts = CALIBRATORS.facts_of(type(self))
         self.keeps_argmax: bool = facts["keeps_argmax"]
-        self.needs_features: bool = facts.get("needs_features", False)
+        # a method that can do with or without features says in its settings what this fit did
+        self.needs_features: bool = settings.get("features", facts.get("needs_features", False))
 
     @classmethod
     def made(

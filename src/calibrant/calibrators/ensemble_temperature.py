@@ -52,7 +52,7 @@ class EnsembleTemperature(Calibrator):
         after = (weights @ inner @ weights - 2 * weights @ hits) / rows.n + 1
         return cls.made(
             rows,
-            {"temperature": torch.tensor(1 / beta), "weights": torch.from_numpy(weights)},
+            {"temperature": torch.tensor(1 / beta, dtype=torch.float64), "weights": torch.from_numpy(weights)},
             objective=Objective("Brier score", float(rows.predictions.brier.mean()), float(after) - 1e-15),
         )
 
@@ -79,6 +79,6 @@ def on_simplex(inner: Vector, linear: Vector) -> Vector:
         w = np.zeros(size)
         w[face] = inside
         value = float(w @ inner @ w - 2 * linear @ w)
-        if inside.min() >= -1e-12 and abs(inside.sum() - 1) < 1e-9 and value < least - 1e-12 * abs(least):
+        if inside.min() >= -1e-12 and abs(inside.sum() - 1) < 1e-9 and value < least:
             best, least = np.maximum(w, 0) / np.maximum(w, 0).sum(), value
     return best

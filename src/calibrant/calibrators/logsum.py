@@ -3,8 +3,9 @@ r"""The log-sum of scaled logits at one inverse temperature a row, at a cost tha
 With :math:`d = z - \max z`, everything a sample-wise temperature needs is
 :math:`\varphi(\beta) = \log\sum_k e^{\beta d_k}`: the log loss is :math:`\varphi(\beta) - \beta d_y`, the confidence
 :math:`e^{-\varphi(\beta)}`, and :math:`\sum_k p_k^2 = e^{\varphi(2\beta) - 2\varphi(\beta)}`. The eight largest logits
-of a row are kept as they are; the log-sum of the others is tabulated once, with its derivative, at points equally spaced
-in :math:`u = \log\beta`, and interpolated by cubic Hermite polynomials. Up to sixteen classes nothing is tabulated.
+of a row are kept as they are; the log-sum of the others is tabulated once, with its derivative, at points equally
+spaced in :math:`u = \log\beta`, and interpolated by cubic Hermite polynomials. Up to sixteen classes nothing is
+tabulated.
 """
 
 import math

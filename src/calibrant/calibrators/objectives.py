@@ -88,7 +88,7 @@ def soft_binned(
     r"""Return :math:`\sum_b \frac{n_b}{n} \sqrt{(C_b - A_b)^2 + \delta^2}` and its derivative in the confidences.
 
     Row i belongs to bin b by :math:`e^{-(c_i - x_b)^2 / 2\sigma^2}`, normalised over bins with centres :math:`x_b`;
-    bins are averaged before the root, and that is what makes accuracy the minimiser. ``work`` is memory: (bins, n) ones.
+    bins are averaged before the root, and that is what makes accuracy the minimiser. ``work`` is (bins, n) ones.
 
     Example:
         >>> round(soft_binned(np.full(10, 0.7), (np.arange(10) < 7) * 1.0)[0], 6)

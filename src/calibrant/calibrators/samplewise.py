@@ -54,12 +54,14 @@ class Samplewise(Calibrator):
 class Problem:
     """The rows of a fit as a sample-wise method sees them.
 
-    ``one`` is the best single temperature and ``unit`` what temperatures are measured in: 1 where ``one`` is within
-    [0.2, 5], because that is what the papers do and a network can reach it; otherwise ``one``, because it cannot.
+    ``one`` is the best single temperature (1 where there is none) and ``unit`` what temperatures are measured in: 1
+    where ``one`` is within [0.2, 5], because that is what the papers do and a network can reach it; otherwise ``one``,
+    because it cannot.
     """
 
     def __init__(self, rows: Rows, indicators: list[str], widths: tuple[int, ...], *, own_unit: bool = False) -> None:
-        self.one = 1 / least_log_loss(rows).beta
+        found = least_log_loss(rows)
+        self.one = 1.0 if found.bound else 1 / found.beta
         self.unit = 1.0 if 0.2 <= self.one <= 5 and not own_unit else self.one
         # twice the largest inverse temperature, for the Brier score looks there
         self.scaled = Scaled(rows, low=1 / (MOST * self.unit), high=2 / (LEAST * self.unit))

@@ -32,8 +32,8 @@ class Smart(Samplewise):
     ``"charbonnier_printed"`` for study. The other objectives and the six indicators are those of its tables 3 and 4;
     ``"mse"`` is the squared error of the confidence, ``"label_smoothing"`` uses 0.05.
 
-    Trained by ``steps`` full-batch Adam steps of 5e-3 from weights that start near the best single temperature, keeping
-    the weights of lowest loss; a step costs the same for 10 classes and for 1 000. If the best single temperature is
+    Trained by ``steps`` full-batch Adam steps of 5e-3, falling to 0 along a cosine so that rounding errors do not decide
+    the answer, from weights that start near the best single temperature; the weights of lowest loss are kept. A step costs the same for 10 classes and for 1 000. If the best single temperature is
     outside [0.2, 5], temperatures are measured in units of it, because the network could not reach it. A row outside
     the range of the fit gets the temperature of the range's end.
 

@@ -67,7 +67,7 @@ class Temperature(Calibrator):
             warnings.warn(f"temperature: {notes[0]}", stacklevel=2)
         return cls.made(
             rows,
-            {"temperature": torch.tensor(1 / found.beta), "spread": torch.tensor(found.spread)},
+            {"temperature": _number(1 / found.beta), "spread": _number(found.spread)},
             {"rule": rule, "bound": found.bound, "passes": found.passes},
             objective=objective,
             log_loss=found.loss,
@@ -100,6 +100,10 @@ class Temperature(Calibrator):
         low, high = t * math.exp(-1.96 * spread), t * math.exp(1.96 * spread)
         known = f"the model was {way}" if low > 1 or high < 1 else "no clear sign that 1 was wrong"
         return f"T = {t:.4g} (95 % {low:.4g} to {high:.4g}: {known})"
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _nll(rows: Rows) -> tuple[Solution, Objective]:

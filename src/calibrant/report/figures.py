@@ -86,6 +86,39 @@ def roc(findings: Findings, ax: Axes | None = None) -> Axes:
     return _legend(ax)
 
 
+def margin_reliability(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw accuracy against confidence for rows of small, middling and large logit margin."""
+    ax = _ready(ax, x="confidence", y="accuracy")
+    ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+    if curve := findings.curve("margin_reliability"):
+        groups = sorted(set(curve["group"].tolist()))
+        for group, (colour, marker) in zip(groups, _shades(len(groups)), strict=True):
+            mine = curve["group"] == group
+            low, high = (float(curve[f"margin_{end}"][mine][0]) for end in ("low", "high"))
+            at = curve["confidence"][mine]
+            ax.vlines(at, curve["accuracy_low"][mine], curve["accuracy_high"][mine], color=colour, linewidth=1)
+            name = f"margin {low:.2g} to {high:.2g}"
+            ax.plot(at, curve["accuracy"][mine], color=colour, marker=marker, markersize=4.5, linewidth=1, label=name)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    return _legend(ax)
+
+
+def _shades(count: int) -> list[tuple[str, str]]:
+    """Return a colour and a marker for each group, told apart without colour as well."""
+    known = [(WRONG, "v"), (QUIET, "s"), (SURE, "o")]
+    return known if count == len(known) else [((WRONG, SURE)[i % 2], "vosD^P"[i % 6]) for i in range(count)]
+
+
+def margin_temperature(findings: Findings, ax: Axes | None = None) -> Axes:
+    """Draw the temperature that a calibrator gives against the logit margin of the row."""
+    ax = _ready(ax, x="logit margin", y="temperature")
+    ax.axhline(1, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+    if curve := findings.curve("margin_temperature"):
+        ax.fill_between(curve["margin"], curve["low"], curve["high"], color=SURE, alpha=0.25, linewidth=0)
+        _line(ax, curve, "margin", "temperature", label=str(curve.settings.get("method", "temperature")), color=SURE)
+    return _legend(ax)
+
+
 def _line(ax: Axes, curve: Curve | None, x: str, y: str, *, label: str, color: str) -> None:
     if curve:
         marker = "o" if len(curve) == 1 else ""  # a line of one point is invisible

@@ -30,6 +30,18 @@ PLATES = (
         "Reliability diagram: accuracy against confidence, with intervals, and the number of rows below.",
     ),
     Plate(
+        "margin_reliability",
+        {"margin_reliability": (figures.margin_reliability, 3.0)},
+        4.2,
+        "Reliability by logit margin: accuracy against confidence for rows of small, middling and large margin.",
+    ),
+    Plate(
+        "margin_temperature",
+        {"margin_temperature": (figures.margin_temperature, 2.7)},
+        4.2,
+        "Temperature against logit margin.",
+    ),
+    Plate(
         "risk_coverage",
         {"risk_coverage": (figures.risk_coverage, 2.8)},
         4.2,

@@ -1,0 +1,119 @@
+"""The work of ``calibrant calibrate``: fit on one file, calibrate another, and say what changed there."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.autocalibration import FOLDS, Choice, autocalibrate, calibrate, plan
+from calibrant.crossfitting import Trial, records
+from calibrant.nouns import Features
+from calibrant.predictions import Predictions
+from calibrant.records import Record, plain
+from calibrant.registry import CALIBRATORS
+from calibrant.report import comparison
+from calibrant.words import count
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Rows of the file ``name``, calibrated; ``records`` compare before and after where there are labels."""
+
+    name: str
+    understood: str
+    predictions: Predictions
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+
+
+def steps(predictions: Predictions, method: str) -> int:
+    """Return how many fits there will be at most."""
+    n, k = predictions.logits.shape
+    names, _ = plan(n, k, None if method == "auto" else [method])
+    return FOLDS * (len(names) - 1) + 1
+
+
+def check_pair(fitted: Predictions, rows: Predictions, method: str) -> None:
+    """Refuse, before anything is fitted, rows that the calibrator could not take."""
+    if rows.logits.shape[1] != fitted.logits.shape[1]:
+        raise ValueError(f"the rows to calibrate must have {fitted.k} classes, as those fitted on have; got {rows.k}.")
+    if None not in (rows.classes, fitted.classes) and rows.classes != fitted.classes:
+        raise ValueError("the rows to calibrate must have the classes of those fitted on, in the same order.")
+    _features(rows, method)
+
+
+def choose(
+    predictions: Predictions, method: str, *, by_group: bool, seed: int, on_step: Callable[[str], None]
+) -> Choice:
+    """Fit the named method, or choose one; either way with its cross-fitted comparison."""
+    groups = predictions.groups if by_group else None
+    if by_group and groups is None:
+        raise ValueError("groups are needed for --by-group; the file has none.")
+    call = autocalibrate if method == "auto" else partial(calibrate, method=method)
+    return call(
+        predictions.logits,
+        predictions.labels,
+        groups=groups,
+        features=_features(predictions, method),
+        seed=seed,
+        on_step=on_step,
+    )
+
+
+def _features(predictions: Predictions, method: str) -> Features | None:
+    needed = method != "auto" and CALIBRATORS.entry(method).facts.get("needs_features")
+    return predictions.features if needed else None
+
+
+def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, seed: int) -> Applied:
+    """Calibrate rows; say what changed, and whether they are the rows the calibrator was fitted on."""
+    after = choice.calibrator.calibrate(rows)
+    notes: tuple[str, ...] = ()
+    found: tuple[Record, ...] = ()
+    if rows.fingerprint in after.fitted_on or _equal(rows.logits, fitted.logits):
+        notes = (f"these {count(len(rows))} rows are the rows the calibrator was fitted on; numbers are optimistic.",)
+    if rows.rows.labels is not None:
+        fit = choice.calibrator
+        trial = replace(Trial.of(choice.name, after, {}), parameters=fit.n_parameters, seconds=fit.fitted.seconds)
+        found = tuple(replace(r, dataset=name) for r in records([Trial.of("identity", rows, {}), trial], None, seed))
+    return Applied(name, rows.understood, after, found, notes)
+
+
+def text(choice: Choice, then: Applied | None) -> str:
+    """Write both comparisons for a terminal."""
+    if then is None:
+        return str(choice)
+    told = [f"applied to {then.name}: {then.understood}", *(f"warning: {note}" for note in then.notes)]
+    table = (
+        comparison.text(then.records, choice.name) if then.records else "no labels there: how well it did is unknown"
+    )
+    return "\n\n".join([str(choice), "\n".join(told), table])
+
+
+def to_json(choice: Choice, then: Applied | None) -> str:
+    """Write both comparisons as JSON."""
+    fitted = choice.calibrator.fitted
+    content: dict[str, Any] = {
+        "method": choice.name,
+        "reason": choice.reason,
+        "understood": choice.understood,
+        "notes": fitted.notes,
+        "records": [asdict(record) for record in choice.records],
+        "applied": None,
+    }
+    if then is not None:
+        content["applied"] = {
+            "name": then.name,
+            "understood": then.understood,
+            "notes": then.notes,
+            "records": [asdict(record) for record in then.records],
+        }
+    return json.dumps(plain(content), indent=1, allow_nan=False)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(torch.equal(one, other))

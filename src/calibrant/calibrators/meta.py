@@ -1,0 +1,155 @@
+"""Meta-calibration: rows too uncertain to be calibrated are set aside, by either of two rules."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.calibrators.rejecting import ON, Rejecting
+from calibrant.calibrators.rows import Rows
+from calibrant.nouns import Correct, PerSample, Vector, float64
+from calibrant.registry import CALIBRATORS
+from calibrant.words import percent
+
+MOST = 500  # rows that a threshold rests on
+BINS = 20  # of entropy
+
+
+@CALIBRATORS.register(keeps_argmax=False, parameters="2")
+class MetaMis(Rejecting):
+    r"""Meta-calibration under a miscoverage constraint: set aside the most uncertain rows, but few that are right.
+
+    .. math:: z \mapsto z / T \;\text{ if }\; H(\mathrm{softmax}(z)) < \eta, \quad 0 \;\text{ otherwise}
+
+    :math:`\eta` is the :math:`1 - \alpha` quantile (the higher of two neighbours) of the entropies of
+    :math:`n_1 = \min(500, \lfloor n_{right} / 10 \rfloor)` right rows drawn at random, one at least; if others of them
+    tie with it, the next larger entropy. T is that of least log loss on the accepted rows among those not drawn; where
+    they are all right, T = 1.
+
+    Right rows to come that are like those drawn are rejected with probability
+    :math:`(n_1 - \lceil (n_1 - 1)(1 - \alpha) \rceil) / (n_1 + 1)`, on average over the draws; that is within
+    :math:`1 / (n_1 + 1)` of :math:`\alpha`, and noted where it is a fifth more. Nothing is promised of wrong rows.
+
+    A rejected row is uniform, so its argmax is arbitrary, and the log loss of all rows may rise: the fit is judged on
+    the accepted rows. ``accepted`` tells which they are; ``coverage`` also counts rejected rows by the model's own
+    prediction.
+
+    Reference: Ma & Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking", ICML 2021.
+
+    Example:
+        >>> logits = torch.stack([torch.linspace(0.1, 4, 400), torch.zeros(400)], 1)
+        >>> labels = (torch.arange(400) % 10 < torch.linspace(4, 1, 400)).long()
+        >>> cal = MetaMis.fit(logits, labels, alpha=0.2)
+        >>> cal(torch.tensor([[0.1, 0.0], [4.0, 0.0]]))[0], cal.accepted(torch.tensor([[0.1, 0.0], [4.0, 0.0]]))
+        (tensor([0., 0.]), tensor([False,  True]))
+    """
+
+    @classmethod
+    def fit(cls, logits: Any, labels: Any, *, alpha: float = 0.05, seed: int = 0) -> "MetaMis":
+        """Fit on held-out rows."""
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must be a share between 0 and 1; got {alpha}.")
+        rows = Rows.read(logits, labels)
+        right = rows.correct.nonzero().squeeze(1)
+        if len(right) == 0:
+            notes = ["No row is right, so none is rejected."]
+            return cls.with_threshold(rows, math.inf, right, {"alpha": alpha, "seed": seed}, notes)
+        n1 = max(1, min(MOST, len(right) // 10))
+        used = _drawn(right, n1, seed)
+        threshold, expected = _upper(float64(rows.facts.entropy[used]), alpha)
+        told = (
+            f"The threshold rests on {n1} right rows: expect {percent(expected, 1)} of the right rows to be rejected."
+        )
+        return cls.with_threshold(
+            rows, threshold, used, {"alpha": alpha, "seed": seed}, [told] if expected > 1.2 * alpha else []
+        )
+
+
+@CALIBRATORS.register(keeps_argmax=False, parameters="2")
+class MetaAcc(Rejecting):
+    r"""Meta-calibration under an accuracy constraint: set aside rows until the others are right often enough.
+
+    .. math:: z \mapsto z / T \;\text{ if }\; H(\mathrm{softmax}(z)) < \eta, \quad 0 \;\text{ otherwise}
+
+    On :math:`n_1 = \min(500, \lfloor n / 10 \rfloor)` rows drawn at random (one at least), 20 equal-mass bins of
+    entropy (:math:`(lo, hi]`, the first closed; fewer if there are fewer rows; an empty one is left out) give the
+    accuracy of the surest bins, averaged over 1, 2, ... of them, and the mean entropy of the last. The decreasing
+    isotonic curve from that accuracy to that entropy is read at ``accuracy``, by straight lines between its points:
+    that is :math:`\eta`. T is found as in `MetaMis`. ``accuracy=None`` aims halfway between the ends of the curve; an
+    accuracy beyond them is refused; if the curve is one point, no row is rejected. Published: 0.97 on CIFAR-10, 0.87 on
+    CIFAR-100, 0.85 on ImageNet.
+
+    Accepted rows to come are right about as often as asked, with no promise: the curve rests on 25 rows a bin at most.
+    The authors leave the smallest entropy out of the first bin.
+
+    Reference: Ma & Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking", ICML 2021.
+
+    Example:
+        >>> logits = torch.stack([torch.linspace(0.1, 4, 4000), torch.zeros(4000)], 1)
+        >>> labels = (torch.arange(4000) % 10 < torch.linspace(4, 1, 4000)).long()
+        >>> cal = MetaAcc.fit(logits, labels, accuracy=0.8)
+        >>> cal.coverage(logits, labels).accuracy > 0.75
+        True
+    """
+
+    @classmethod
+    def fit(cls, logits: Any, labels: Any, *, accuracy: float | None = None, seed: int = 0) -> "MetaAcc":
+        """Fit on held-out rows."""
+        rows = Rows.read(logits, labels)
+        n1 = max(1, min(MOST, rows.n // 10))
+        used = _drawn(torch.arange(rows.n), n1, seed)
+        reached, entropy = _curve(rows.facts.entropy[used], rows.correct[used])
+        aim = float(reached[0] + reached[-1]) / 2 if accuracy is None else accuracy
+        if not reached[0] <= aim <= reached[-1]:
+            raise ValueError(
+                f"accuracy must be between {reached[0]:.4g} (no row rejected) and {reached[-1]:.4g} (most rejected); "
+                f"got {accuracy}. Aim within."
+            )
+        threshold = float(np.interp(aim, reached, entropy)) if len(reached) > 1 else math.inf
+        told = [f"The threshold rests on {n1} row{'s' * (n1 > 1)}, less than one a bin."] if n1 < BINS else []
+        return cls.with_threshold(rows, threshold, used, {"accuracy": aim, "seed": seed}, told)
+
+
+def _drawn(rows: Tensor, count: int, seed: int) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]
+
+
+def _upper(entropy: Vector, alpha: float) -> tuple[float, float]:
+    """Return the threshold, and the share of right rows to come that reach it."""
+    ordered, n = np.sort(entropy), len(entropy)
+    place = math.ceil((n - 1) * (1 - alpha) - 1e-9)
+    found = ordered[place]
+    if place and ordered[place - 1] >= found * (1 - ON):  # rows that tie must not all be rejected for one
+        above = ordered[ordered > found * (1 + ON)]
+        found = above[0] if len(above) else math.inf
+    return float(found), (n - place) / (n + 1)
+
+
+def _curve(entropy: PerSample, correct: Correct, bins: int = BINS) -> tuple[Vector, Vector]:
+    """Return accuracies in ascending order, and the entropy below which rows are right so often."""
+    h, right = float64(entropy), float64(correct)
+    edges = np.quantile(h, np.linspace(0, 1, min(bins, len(h)) + 1))
+    bin_of = np.clip(np.searchsorted(edges, h, side="left") - 1, 0, len(edges) - 2)
+    rows = np.bincount(bin_of, minlength=len(edges) - 1)
+    full = rows > 0
+    accuracy, mean = (np.bincount(bin_of, v, len(rows))[full] / rows[full] for v in (right, h))
+    reached = np.round(np.cumsum(accuracy) / np.arange(1, len(accuracy) + 1), 12)
+    points, place, size = np.unique(reached, return_inverse=True, return_counts=True)
+    heights = np.bincount(place, mean) / size
+    return points, _decreasing(heights, size.astype(np.float64))
+
+
+def _decreasing(heights: Vector, weights: Vector) -> Vector:
+    """The decreasing isotonic regression of a few points, by its min-max formula."""
+    total, mass = np.append(0, np.cumsum(heights * weights)), np.append(0, np.cumsum(weights))
+    n = len(heights)
+    best = [
+        min(
+            max((total[high] - total[low]) / (mass[high] - mass[low]) for high in range(i + 1, n + 1))
+            for low in range(i + 1)
+        )
+        for i in range(n)
+    ]
+    return np.array(best)

@@ -1,0 +1,153 @@
+"""Any calibrator around any scikit-learn classifier."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils import _safe_indexing, column_or_1d, get_tags, indexable
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_is_fitted
+from torch import Tensor
+
+from calibrant.facts import PROB_ZERO
+from calibrant.nouns import Array
+from calibrant.registry import CALIBRATORS
+
+
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose probabilities are calibrated on scores of rows that it has not seen.
+
+    ``method`` is the name of a calibrator that needs no features, or ``"auto"``, which chooses one. With ``cv`` a
+    number of folds (stratified, shuffled by ``seed``), a splitter or a list of splits, copies of the estimator score
+    the rows they were not fitted on, one calibrator is fitted on all these scores, and the estimator itself on all
+    rows. With ``cv="prefit"`` the estimator is used as it is, and the rows given to ``fit`` must be new to it.
+
+    Scores are those of ``decision_function`` (for two classes, the logit of the second), or the logarithm of
+    ``predict_proba`` where there is none. A copy that has never seen a class gives it the probability 1e-12, and rows
+    of that class in its fold are left out: they say nothing about the estimator that has seen it.
+
+    After ``fit``: ``estimator_``, ``calibrator_``, ``classes_``, and ``choice_`` where the method was chosen.
+
+    One calibrator from all folds is a little too cautious: copies see fewer rows than the estimator.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> x, y = make_classification(600, n_redundant=10, random_state=0)
+        >>> model = CalibratedClassifier(GaussianNB(), "temperature").fit(x, y)
+        >>> bool(model.calibrator_.temperature > 2)  # naive Bayes takes repeated features for evidence
+        True
+        >>> model.predict_proba(x).shape
+        (600, 2)
+    """
+
+    def __init__(self, estimator: Any = None, method: Any = "temperature", *, cv: Any = 5, seed: Any = 0) -> None:
+        # scikit-learn wants parameters taken as they come, and judged in ``fit``
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any) -> "CalibratedClassifier":
+        """Fit the estimator and its calibrator."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        X, y = indexable(X, y)
+        y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        fit = self._method()
+        estimator = LogisticRegression() if self.estimator is None else self.estimator
+        prefit = isinstance(self.cv, str) and self.cv == "prefit"
+        scores, labels = self._prefit(estimator, X, y) if prefit else self._held_out(estimator, X, y)
+        self.calibrator_ = fit(scores, labels)
+        self.estimator_ = estimator if prefit else clone(estimator).fit(X, y)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the calibrated probabilities, a column for each of ``classes_``."""
+        check_is_fitted(self)
+        with torch.no_grad():
+            return self.calibrator_(_scores(self.estimator_, X, self.classes_)).softmax(1).numpy()
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of each row."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+    def _method(self) -> Any:
+        if self.method == "auto":
+            return self._choose
+        if not isinstance(self.method, str) or self.method not in CALIBRATORS:
+            raise ValueError(f"method must be 'auto' or one of {', '.join(CALIBRATORS)}; got {self.method!r}.")
+        if CALIBRATORS.entry(self.method).facts.get("needs_features"):
+            raise ValueError(f"method must need no features, which an estimator does not give; {self.method!r} does.")
+        return CALIBRATORS[self.method].fit
+
+    def _choose(self, scores: Tensor, labels: Tensor) -> Any:
+        from calibrant.autocalibration import autocalibrate
+
+        self.choice_ = autocalibrate(scores, labels, seed=self.seed)
+        return self.choice_.calibrator
+
+    def _prefit(self, estimator: Any, X: Any, y: Array) -> tuple[Tensor, Tensor]:
+        check_is_fitted(estimator)
+        self.classes_ = np.sort(estimator.classes_)
+        strange = ~np.isin(y, self.classes_)
+        if strange.any():
+            raise ValueError(f"y must hold classes that the estimator has seen; got {y[strange][0]!r}.")
+        return _scores(estimator, X, self.classes_), torch.from_numpy(np.searchsorted(self.classes_, y))
+
+    def _held_out(self, estimator: Any, X: Any, y: Array) -> tuple[Tensor, Tensor]:
+        """Return the scores of rows by copies that have not seen them, and the labels."""
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y must hold at least two classes; got one class.")
+        parts = []
+        for train, test in self._splits(X, y):
+            copy = clone(estimator).fit(_safe_indexing(X, train), y[train])
+            known = test[np.isin(y[test], y[train])]
+            if len(known):
+                parts.append((_scores(copy, _safe_indexing(X, known), self.classes_), torch.from_numpy(labels[known])))
+        if not parts:
+            raise ValueError("cv must hold out rows of classes that the other rows have; got none. Use fewer folds.")
+        scores, truth = zip(*parts, strict=True)
+        return torch.cat(scores), torch.cat(truth)
+
+    def _splits(self, X: Any, y: Array) -> list[tuple[Array, Array]]:
+        cv = check_cv(self.cv, y, classifier=True)
+        if isinstance(self.cv, int) and isinstance(cv, StratifiedKFold):
+            cv = StratifiedKFold(self.cv, shuffle=True, random_state=self.seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # a class may miss in a fold
+            return list(cv.split(X, y))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(LogisticRegression() if self.estimator is None else self.estimator).input_tags
+        for name in ("sparse", "allow_nan", "pairwise", "string", "categorical"):
+            setattr(tags.input_tags, name, getattr(inner, name))
+        return tags
+
+
+def _scores(estimator: Any, X: Any, classes: Array) -> Tensor:
+    """Return (n, k) logits in the order of ``classes``; one that the estimator has not seen gets almost nothing."""
+    if hasattr(estimator, "decision_function"):
+        given = np.asarray(estimator.decision_function(X), dtype=np.float64)
+    else:
+        given = np.log(np.asarray(estimator.predict_proba(X), dtype=np.float64).clip(min=PROB_ZERO))
+    if given.ndim == 1:
+        given = np.stack([np.zeros_like(given), given], 1)
+    seen = np.searchsorted(classes, estimator.classes_)
+    if given.shape[1] != len(seen):
+        raise ValueError(f"estimator must give one score for each of {len(seen)} classes; got {given.shape[1]} a row.")
+    scores = np.repeat(given.max(1, keepdims=True) + np.log(PROB_ZERO), len(classes), 1)
+    scores[:, seen] = given
+    return torch.from_numpy(scores)

@@ -156,9 +156,9 @@ def test_it_repairs_a_model_that_is_too_sure(row):
     fresh = rows_of(4000, seed=5)
     before = Predictions(logits=fresh[0], labels=fresh[1]).nll.mean()
     after = Predictions(logits=called(cal, fresh[0], fresh[2]), labels=fresh[1]).nll.mean()
-    if row.name in {"identity"}:
+    if row.name == "identity":
         assert after == before
-    else:
+    elif row.name != "feature_clipping":  # it looks for the least ECE, and log loss may rise
         assert after < before
 
 
@@ -273,8 +273,9 @@ def test_it_says_what_was_fitted(place):
     assert not any(p.requires_grad for p in cal.parameters())
 
 
-@each_place
-def test_the_audit_warns_when_the_fitted_rows_come_back(place):
+@pytest.mark.parametrize("name", sorted(CALIBRATORS))
+def test_the_audit_warns_when_the_fitted_rows_come_back(name):
+    place = next(i for i, row in enumerate(ROWS) if row.name == name)
     logits, labels, features, *_ = rows_of(300)
     cal = fitted(place)
     again = cal.calibrate(Predictions(logits=logits, labels=labels, features=features))

@@ -67,8 +67,8 @@ def test_a_fitted_estimator_is_used_as_it_is():
     assert model.estimator_ is inner
     frozen = CalibratedClassifier(FrozenEstimator(inner), cv=2).fit(X[200:], Y[200:])
     np.testing.assert_allclose(frozen.predict_proba(X), model.predict_proba(X), atol=1e-7)
-    with pytest.raises(ValueError, match=r"y must hold classes that the estimator has seen; got .*7"):
-        CalibratedClassifier(inner, cv="prefit").fit(X[:9], Y[:9] + 7)
+    with pytest.raises(ValueError, match=r"y must hold classes that the estimator has seen; got 7\."):
+        CalibratedClassifier(inner, cv="prefit").fit(X[:9], np.full(9, 7))
     with pytest.raises(ValueError, match="not fitted"):
         CalibratedClassifier(GaussianNB(), cv="prefit").fit(X, Y)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.calibrators.lifting import Lift, Lifted
 from calibrant.calibrators.problems import Problems
 from calibrant.calibrators.rows import Rows
-from calibrant.calibrators.tables import Table, ramp, stacked
+from calibrant.calibrators.tables import Table, ramp, stacked, supported
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -25,10 +25,10 @@ class Isotonic(Lifted):
 
     Pool adjacent violators, tied rows pooled first, gives blocks of rows with one rate each. Between blocks f is linear
     in p, outside of all it is constant. A first block of n misses does not say 0, nor a last one of n hits 1, since a
-    single new row would then have an infinite log loss: they say 2q/(n + 2) and (n + 2q)/(n + 2), as if two more rows
-    had come in with the rate q of the next block, or that of chance (1/k and 1/2) where it is nearer to 0 or to a half.
-    ``strict=True`` tilts each block by a hundredth of the way to its neighbours, so that rows keep their ranks, and
-    AUROC its value, within the range of the rows.
+    single new row would then have an infinite log loss: they say what n rows support, (2/k)/(n + 2) and
+    (n + 1)/(n + 2), or what the block beside them says if that is further out. ``strict=True`` tilts each block by a
+    hundredth of the way to its neighbours, so that rows keep their ranks, and AUROC its value, within the range of the
+    rows.
 
     With two classes the probability of class 1 is mapped. With more, all n k pairs of row and class share one map
     (``lift="pooled"``: IRM), which keeps predictions; a map for each class (``"one_vs_rest"``: IROvA) needs many more
@@ -54,12 +54,10 @@ class Isotonic(Lifted):
         problems = Problems.of(rows, lift, many="pooled")
 
         def solve(odds: Vector, hits: Array) -> Table:
-            found = blocks(odds, hits)
-            rates = found.supported(problems.classes)
-            around = np.concatenate([[0.0], rates, [1.0]])
-            tilt = TILT * strict * np.diff(around)
-            ends = np.stack([rates - tilt[:-1], rates + tilt[1:]], 1).ravel()
-            return np.stack([found.left, found.right], 1).ravel(), ends
+            found = blocks(odds, hits).supported(problems.classes)
+            tilt = TILT * strict * np.diff(found.rates, prepend=0.0, append=1.0)
+            ends = found.rates - tilt[:-1], found.rates + tilt[1:]
+            return np.stack([found.left, found.right], 1).ravel(), np.stack(ends, 1).ravel()
 
         tables = problems.solved(solve)
         knots, rates = stacked(tables)
@@ -84,14 +82,13 @@ class Blocks:
     rates: Vector
     counts: Vector
 
-    def supported(self, classes: int) -> Vector:
-        """Return rates without 0 and 1: a pure block is drawn to its neighbour, or to chance, as if by two rows."""
-        rates, (first, last) = self.rates.copy(), self.counts[[0, -1]]
-        if self.rates[0] == 0:
-            rates[0] = 2 * min([1 / classes, *self.rates[1:2]]) / (first + 2)
-        if self.rates[-1] == 1:
-            rates[-1] = (last + 2 * max([0.5, *self.rates[-2:-1]])) / (last + 2)
-        return rates
+    def supported(self, classes: int) -> "Blocks":
+        """Return blocks without the rates 0 and 1; one that would then pass its neighbour is joined to it."""
+        rates = supported(self.rates, self.counts, classes)
+        rates[0], rates[-1] = rates.min(), rates.max()
+        first = np.append(True, np.diff(rates) > 0)
+        last = np.append(first[1:], True)
+        return Blocks(self.left[first], self.right[last], rates[first], self.counts[first])
 
 
 def blocks(odds: Vector, hits: Array) -> Blocks:

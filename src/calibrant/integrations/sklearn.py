@@ -102,7 +102,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.classes_ = np.sort(estimator.classes_)
         strange = ~np.isin(y, self.classes_)
         if strange.any():
-            raise ValueError(f"y must hold classes that the estimator has seen; got {y[strange][0]!r}.")
+            raise ValueError(f"y must hold classes that the estimator has seen; got {y[strange].tolist()[0]!r}.")
         return _scores(estimator, X, self.classes_), torch.from_numpy(np.searchsorted(self.classes_, y))
 
     def _held_out(self, estimator: Any, X: Any, y: Array) -> tuple[Tensor, Tensor]:

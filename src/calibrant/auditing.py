@@ -123,7 +123,7 @@ def audit(
     ``level`` is that of every interval; ``resamples`` the number of bootstrap resamples and of label draws for the
     noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
     records; ``on_step`` is told each metric before it is computed. Predictions that a calibrator made
-    (``calibrator.calibrate(predictions)``) know the rows it was fitted on, and ``fitted_on=calibrator.fitted.rows`` says
+    (``calibrator.calibrate(predictions)``) know the rows it was fitted on; ``fitted_on=calibrator.fitted.rows`` says
     it of others: if these are the same rows, the audit says that its numbers are optimistic.
 
     Example:

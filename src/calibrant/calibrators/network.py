@@ -59,10 +59,9 @@ class Network:
         self._sign = [np.empty((rows, len(x))) for rows, _ in self.shapes]
 
     def start(self, bias: float, seed: int) -> Vector:
-        """Draw weights within 1 / sqrt(inputs of the layer); the last layer starts near the constant ``bias``."""
+        """Draw weights and biases within 1 / sqrt(inputs of the layer); the last bias is given."""
         g = np.random.default_rng(seed)
         parts = [g.uniform(-1, 1, rows * (columns + 1)) / math.sqrt(columns) for rows, columns in self.shapes]
-        parts[-1][:-1] *= 0.1
         parts[-1][-1] = bias
         return np.concatenate(parts)
 
@@ -120,14 +119,10 @@ class Trained:
     loss: float
 
 
-def train(net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int) -> Trained:
-    """Take full-batch Adam steps that shrink to nothing, and keep the weights with the lowest loss, not the last ones.
-
-    With steps that do not shrink, a rounding error of 1e-10 at the start grows to 1e-3 in the temperatures at the end;
-    with these it stays below 1e-4.
-    """
+def train(net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int, rate: float) -> Trained:
+    """Take full-batch Adam steps that shrink to nothing, and keep the weights of lowest loss, not the last ones."""
     best = Trained(begin, math.inf)
-    for value, weights in adam(net, begin, link, loss, steps=steps, settle=True):
+    for value, weights in adam(net, begin, link, loss, steps=steps, rate=rate, settle=True):
         if value < best.loss:
             best = Trained(weights.copy(), value)
     return best

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -373,12 +374,12 @@ def test_it_has_49_weights_whatever_the_number_of_classes():
     assert Smart.fit(*over_confident(60, 40), steps=2).n_parameters == 49
 
 
-def test_fifty_steps_on_the_table_lead_where_exact_ones_do(monkeypatch):
+def test_steps_on_the_table_lead_where_exact_ones_do(monkeypatch):
     logits, labels = over_confident(1500, 60)
     logits = logits * (1 + look(logits, ["margin"]).clamp(max=4) / 4)
-    quick = Smart.fit(logits, labels, steps=50)
+    quick = Smart.fit(logits, labels, steps=10)
     monkeypatch.setattr("calibrant.calibrators.logsum.EXACT", 1000)
-    exact = Smart.fit(logits, labels, steps=50)
+    exact = Smart.fit(logits, labels, steps=10)
     assert float((quick.temperature(logits) - exact.temperature(logits)).abs().max()) < 1e-4
 
 
@@ -508,6 +509,7 @@ def test_the_parameterised_temperature_has_its_published_values():
     cal = ParameterisedTemperature.fit(Z, Y, steps=1)
     hand = {"w1": [[0.1, 0.2, -0.1], [0.3, -0.1, 0.0]], "b1": [0.5, 0.1], "w2": [[0.6, -0.4]], "b2": [0.7]}
     plain = {"mean": [0.0] * 3, "std": [1.0] * 3, "low": [-100.0] * 3, "high": [100.0] * 3, "unit": 1.0}
+    cal.fitted = replace(cal.fitted, identity=False)
     for name in list(dict(cal.named_buffers())):
         delattr(cal, name)
     for name, value in (hand | plain).items():

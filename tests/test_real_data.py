@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.registry import METRICS, SCORES
+from calibrant.registry import CALIBRATORS, METRICS, SCORES
 
 FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
 
@@ -62,3 +62,18 @@ def test_an_llms_answers_by_subject_and_a_detectors_pairs_can_be_audited():
         assert len(predictions) == rows
         assert found.verdict.startswith(verdict)
         assert sum(r.where.startswith("group: ") and r.metric == "signed_gap" for r in found.records) == 10
+
+
+def test_temperatures_for_each_row_win_on_a_real_classifier():
+    data = load("cifar100_vgg16_bn_test.npz")
+    fit = cb.Predictions(logits=data["logits"][:5000], labels=data["labels"][:5000])
+    test = cb.Predictions(logits=data["logits"][5000:], labels=data["labels"][5000:])
+    after = {
+        name: CALIBRATORS[name].fit(fit.logits, fit.labels).calibrate(test)
+        for name in ("temperature", "smart", "smart_proper")
+    }
+    ece = {name: metric("top_label_ece", p) for name, p in after.items()}
+    assert ece["smart"] < 0.5 * ece["temperature"]
+    assert ece["smart_proper"] < ece["smart"] + 0.005
+    for score in ("nll", "brier"):
+        assert metric(score, after["smart_proper"]) < metric(score, after["temperature"])

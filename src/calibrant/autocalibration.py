@@ -38,8 +38,8 @@ CANDIDATES = (
     Candidate("temperature"),
     Candidate("ensemble_temperature", rows=500),
     Candidate("smart_proper", rows=500),
-    Candidate("platt", TWO),
-    Candidate("beta", TWO),
+    Candidate("platt", TWO, rows=100),
+    Candidate("beta", TWO, rows=100),
     Candidate("isotonic", TWO, rows=1000),
     Candidate("venn_abers", TWO, rows=1000),
     Candidate("structured_vector", MORE, per_class=20),
@@ -106,9 +106,9 @@ def autocalibrate(
     any increasing map lowers the log loss without end, so the choice is identity.
 
     ``methods`` are names of `calibrant.registry.CALIBRATORS`; identity is always among them. By default temperature,
-    and from 500 rows ensemble_temperature and smart_proper; for two classes also platt and beta, and from 1 000 rows
-    isotonic and venn_abers; for more classes structured_vector from 20 rows a class, structured_matrix from 50 (up to
-    200 classes), vector from 100, and dirichlet from 1 000 rows (up to 10 classes). On fewer rows these lose more
+    and from 500 rows ensemble_temperature and smart_proper; for two classes platt and beta from 100 rows, isotonic
+    and venn_abers from 1 000; for more classes structured_vector from 20 rows a class, structured_matrix from 50 (up
+    to 200 classes), vector from 100, and dirichlet from 1 000 rows (up to 10 classes). On fewer rows these lose more
     than they gain, and so few rows cannot tell. Never by default: methods that need features (pass them as
     ``features``); methods fitted to a calibration error, whose minimum lies anywhere on few rows; histograms and
     other steps, which lose the ranking that the log loss rewards; matrix scaling without a penalty, which

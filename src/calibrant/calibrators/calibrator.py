@@ -58,10 +58,10 @@ Fitted = TypeVar("Fitted", bound="Calibrator")
 class Calibrator(nn.Module):
     """A fitted map ``cal(logits) -> logits``; made by ``fit``, so an unfitted one cannot exist.
 
-    Its numbers are float64 buffers, so ``state_dict``, ``.to(device)`` and export come for free; its ``settings`` are
-    plain JSON; ``fitted`` says how the fit went. Logits of shape (n,) or (n, 1) are the score of class 1 of two, and
-    come back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit`` ends with
-    ``cls.made(rows, state, settings)``, and ``map`` says what it does to (n, k) logits.
+    Its numbers are float64 buffers on the device of the rows, so ``state_dict``, ``.to`` and export come for free; its
+    ``settings`` are plain JSON; ``fitted`` says how the fit went. Logits of shape (n,) or (n, 1) are the score of class
+    1 of two, and come back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit``
+    ends with ``cls.made(rows, state, settings)``, and ``map`` says what it does to (n, k) logits.
     """
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: Fit) -> None:
@@ -94,7 +94,8 @@ class Calibrator(nn.Module):
         before = float(rows.predictions.nll.mean())
         prints: tuple[str, ...] = (rows.predictions.fingerprint,)
         fit = Fit(rows.n, rows.k, "log loss", before, before, (before, before), prints, 0.0)
-        made = cls({name: value.double() for name, value in state.items()}, settings or {}, fit)
+        numbers = {name: value.to(rows.given.device, torch.float64) for name, value in state.items()}
+        made = cls(numbers, settings or {}, fit)
         if log_loss is None:
             calibrated = made.calibrate(rows.predictions)
             log_loss = float(calibrated.nll.mean())
@@ -163,6 +164,9 @@ class Calibrator(nn.Module):
             raise ValueError(f"features must be given: {self.name} was fitted on them. Call cal(logits, features).")
         if features is not None and (features.ndim != 2 or features.shape[0] != logits.shape[0]):
             raise ValueError(f"features must have shape ({logits.shape[0]}, d); got {tuple(features.shape)}.")
+        home = next((value.device for value in self.buffers() if value.ndim), z.device)
+        if home != z.device:
+            raise ValueError(f"logits must be on {home}, where the calibrator is; got {z.device}. Call cal.to(device).")
         if not torch.compiler.is_compiling() and not bool(z.isfinite().all()):
             bad = ~z.isfinite().all(1)
             raise ValueError(f"logits must be finite; {int(bad.sum())} of {len(bad)} rows are not.")

@@ -407,3 +407,20 @@ def test_on_a_real_classifier_the_choice_helps_on_rows_not_seen(n):
     assert change <= 0
     if n == 1000:  # fifty rows hold one error, which proves nothing, and identity is kept
         assert change < -10 * error
+
+
+def test_a_loss_above_that_of_identity_is_never_chosen():
+    """One wrong row among many right ones can carry the whole loss, and then anything is within one standard error."""
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        logits = 2 * torch.randn(300, 2, generator=g)
+        labels = logits.argmax(1)
+        labels[0] = 1 - labels[0]
+        choice = autocalibrate(logits, labels, methods=["temperature", "platt", "beta"])
+        loss = {r.method: r.value for r in choice.records if r.metric == "nll"}
+        assert loss[choice.name] <= loss["identity"]
+
+
+def test_when_nothing_else_could_be_fitted_the_reason_says_so():
+    logits, labels = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 3
+    assert "no other method could be fitted: procal" in autocalibrate(logits, labels, methods=["procal"]).reason

@@ -365,3 +365,41 @@ def test_fits_are_timed_from_their_beginning():
     start = time.perf_counter()
     cal = CALIBRATORS["smart"].fit(logits, labels, steps=100)
     assert 0 < cal.fitted.seconds <= time.perf_counter() - start
+
+
+KEEPERS = [e.name for e in CALIBRATORS.entries() if e.facts["keeps_argmax"]]
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_predictions_of_probabilities_and_of_the_largest_floats_are_kept_as_well(name):
+    cal = fitted(next(i for i, row in enumerate(ROWS) if row.name == name))
+    g = torch.Generator().manual_seed(1)
+    near = 1 + 1e-6 * torch.rand(500, K, generator=g)
+    p = Predictions(probs=near / near.sum(1, keepdim=True), labels=torch.randint(K, (500,), generator=g))
+    assert torch.equal(cal.calibrate(p).predicted, p.predicted)
+    edge = torch.tensor([[2.9e38, 3e38, 0.0, 0.0], [3e38, -3e38, 0.0, 1.0], [-3e38, 5.0, 4.0, -3e38]])
+    out = cal(edge)
+    assert out.isfinite().all()
+    assert torch.equal(out.argmax(1), edge.argmax(1))
+
+
+@pytest.mark.parametrize("name", ["ensemble_temperature", "smart", "smart_proper", "vector", "matrix", "dirichlet"])
+def test_rows_that_are_all_right_are_not_called_converged(name):
+    logits, *_ = rows_of(200)
+    cal = refit(next(r for r in ROWS if r.name == name), logits, logits.argmax(1), None, None, None)
+    assert not cal.fitted.converged
+    assert "right" in " ".join(cal.fitted.notes)
+
+
+def test_a_matrix_that_separates_its_rows_says_so():
+    g = torch.Generator().manual_seed(1)
+    truth = 2 * torch.randn(150, 20, generator=g)
+    cal = CALIBRATORS["matrix"].fit(2 * truth, torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1))
+    assert not cal.fitted.converged
+    assert "too few" in " ".join(cal.fitted.notes)
+
+
+def test_a_device_that_is_not_the_calibrators_is_refused():
+    cal = fitted(next(i for i, row in enumerate(ROWS) if row.name == "vector"))
+    with pytest.raises(ValueError, match=r"logits must be on cpu, where the calibrator is; got meta"):
+        cal(torch.zeros(2, K, device="meta"))

@@ -241,7 +241,7 @@ def test_matrix_scaling_of_few_rows_says_that_it_did_not_converge():
     z, y = sample(60, 10)
     cal = Matrix.fit(z, y, iterations=20)
     assert not cal.fitted.converged
-    assert "still fell after 20 iterations: 60 rows are few" in cal.fitted.notes[0]
+    assert "fell for 20 iterations: 60 rows are too few" in cal.fitted.notes[0]
     assert StructuredMatrix.fit(z, y).fitted.converged
 
 

@@ -173,6 +173,34 @@ def test_t_is_said_in_words_with_its_interval():
     assert "no clear sign that 1 was wrong" in repr(Temperature.fit(*over_confident(2000, 5, times=1)))
 
 
+WILD = {
+    "one row surer than all others": lambda z, y: (_with_row(z, y, 1e9), y),
+    "a class masked by a very low logit": lambda z, y: (torch.cat([z, torch.full((len(z), 1), -1e9)], 1), y),
+    "a class masked by the lowest float": lambda z, y: (torch.cat([z, torch.full((len(z), 1), -3e38)], 1), y),
+    "every other row without an opinion": lambda z, y: (z * (torch.arange(len(z)) % 2)[:, None], y),
+}
+
+
+def _with_row(z, y, value):
+    z = z.clone()
+    z[0] = 0
+    z[0, y[0]] = value
+    return z
+
+
+@pytest.mark.parametrize("kind", WILD)
+@pytest.mark.parametrize("n", [1000, 6000])
+def test_wild_rows_do_not_hide_the_optimum(kind, n):
+    logits, labels = WILD[kind](*over_confident(n, 8))
+    cal = Temperature.fit(logits, labels)
+    best = minimize_scalar(
+        lambda u: float(torch.nn.functional.cross_entropy(logits / math.exp(u), labels)), bounds=(-4, 4)
+    ).fun
+    assert cal.fitted.log_loss[1] <= best + 1e-6
+    assert float(cal.temperature) == pytest.approx(2, rel=0.2)
+    assert not cal.bound
+
+
 # ---- a mixture
 
 

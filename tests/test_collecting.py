@@ -224,3 +224,27 @@ def test_a_layer_that_has_no_features_is_refused(layer):
 
 def test_a_layer_called_by_name_has_features_too():
     assert collect(Twice(), [(X, Y)], features="named").features.shape == (50, 6)
+
+
+def test_what_is_collected_does_not_change_when_buffers_are_used_again():
+    inputs, labels = torch.empty(5, 6), torch.empty(5, dtype=torch.long)
+
+    def loader():
+        for i in range(3):
+            inputs.fill_(float(i))
+            labels.fill_(i)
+            yield inputs, labels
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x):
+            out = self.head(x)
+            x.mul_(-1)
+            return out
+
+    found = collect(Model(), loader(), features="head")
+    assert found.labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert found.features[:, 0].tolist() == [0.0] * 5 + [1.0] * 5 + [2.0] * 5

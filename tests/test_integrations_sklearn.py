@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, c
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -181,3 +181,8 @@ def test_ten_digits_keep_their_accuracy():
     model = CalibratedClassifier(GaussianNB(var_smoothing=1e-3)).fit(x[:half], y[:half])
     assert model.score(x[half:], y[half:]) == pytest.approx(plain.score(x[half:], y[half:]), abs=0.002)
     assert log_loss(y[half:], model.predict_proba(x[half:])) < log_loss(y[half:], plain.predict_proba(x[half:])) / 2
+
+
+def test_scores_of_pairs_of_classes_are_refused():
+    with pytest.raises(ValueError, match="decision_function_shape='ovr'"):
+        CalibratedClassifier(SVC(decision_function_shape="ovo")).fit(*load_iris(return_X_y=True))

@@ -65,12 +65,15 @@ def choose(
 
 
 def _features(predictions: Predictions, method: str) -> Features | None:
-    needed = method != "auto" and CALIBRATORS.entry(method).facts.get("needs_features")
-    return predictions.features if needed else None
+    if method == "auto":
+        return None
+    needed = CALIBRATORS.entry(method).facts.get("needs_features")
+    return predictions.features if needed or predictions.has_features else None
 
 
-def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, seed: int) -> Applied:
+def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, *, by_group: bool, seed: int) -> Applied:
     """Calibrate rows; say what changed, and whether they are the rows the calibrator was fitted on."""
+    groups = rows.groups if by_group else None
     after = choice.calibrator.calibrate(rows)
     notes: tuple[str, ...] = ()
     found: tuple[Record, ...] = ()
@@ -79,7 +82,7 @@ def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, s
     if rows.rows.labels is not None:
         fit = choice.calibrator
         trial = replace(Trial.of(choice.name, after, {}), parameters=fit.n_parameters, seconds=fit.fitted.seconds)
-        found = tuple(replace(r, dataset=name) for r in records([Trial.of("identity", rows, {}), trial], None, seed))
+        found = tuple(replace(r, dataset=name) for r in records([Trial.of("identity", rows, {}), trial], groups, seed))
     return Applied(name, rows.understood, after, found, notes)
 
 

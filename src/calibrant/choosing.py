@@ -14,8 +14,10 @@ def simplest(trials: list[Trial], groups: Array | None) -> Trial:
     """Return the method of fewest parameters whose log loss is within one standard error of the best."""
     least = best(trials)
     gaps = [(t, *paired(t.nll, least.nll, groups)) for t in trials if not t.failure]
-    near = [trial for trial, gap, error in gaps if gap <= error]
-    return min(near, key=lambda t: (t.parameters, float(t.nll.mean())))
+    first = trials[0]
+    # where one row carries the whole loss anything is within one standard error: never choose a loss above identity's
+    near = [t for t, gap, error in gaps if gap <= error and (t is first or t.nll.mean() < first.nll.mean())]
+    return min(near or [least], key=lambda t: (t.parameters, float(t.nll.mean())))
 
 
 def why(trials: list[Trial], groups: Array | None) -> list[str]:
@@ -23,6 +25,10 @@ def why(trials: list[Trial], groups: Array | None) -> list[str]:
     first, least, chosen = trials[0], best(trials), simplest(trials, groups)
     if len(trials) == 1:
         return []
+    if all(t.failure for t in trials[1:]):
+        return [
+            "no other method could be fitted: " + "; ".join(f"{t.name}: {t.failure.rstrip('.')}" for t in trials[1:])
+        ]
     if chosen is first and chosen is least:
         return ["no method has a lower cross-fitted log loss"]
     gain = f"{_difference(chosen, first, groups)} against identity"
@@ -40,7 +46,7 @@ def verdict(trials: list[Trial], groups: Array | None) -> str:
     if last.failure:
         return f"it could not be judged, because a fit on part of the rows failed: {last.failure.rstrip('.')}"
     change, error = paired(last.nll, first.nll, groups)
-    word = "no detectable change" if abs(change) <= error else "helps" if change < 0 else "hurts"
+    word = "no detectable change" if abs(change) <= 2 * error else "helps" if change < 0 else "hurts"
     return f"{word}: the cross-fitted log loss changes by {_difference(last, first, groups)}"
 
 

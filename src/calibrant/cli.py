@@ -110,7 +110,11 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         typer.echo("note: weights are not used; a calibrator counts every row once.", err=True)
     with _progress("calibrating", calibrating.steps(fitted, method)) as step:
         choice = calibrating.choose(fitted, method, by_group=by_group, seed=seed, on_step=step)
-    then = None if rows is None or apply is None else calibrating.applied(choice, fitted, rows, apply.name, seed)
+    then = (
+        None
+        if rows is None or apply is None
+        else calibrating.applied(choice, fitted, rows, apply.name, by_group=by_group, seed=seed)
+    )
     if save is not None:
         choice.calibrator.save(save)
     if out is not None and then is not None:

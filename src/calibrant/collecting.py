@@ -67,7 +67,7 @@ def collect(
         for batch in loader:
             inputs, labels = _parted(batch)
             seen.clear()
-            kept.append(_step(model, _moved(inputs, here), check.tensor(labels, "labels").cpu()))
+            kept.append(_step(model, _moved(inputs, here), check.tensor(labels, "labels").cpu().clone()))
             if features is not None:
                 kept[-1] += (_layer_input(seen, features, len(kept[-1][0])),)
             rows += len(kept[-1][0])
@@ -88,7 +88,7 @@ def _step(model: nn.Module, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor
     if labels.ndim == 0 or len(labels) != len(logits):
         shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"model must return a row for each label; got {shapes}.")
-    return logits.detach().to("cpu", torch.float32), labels
+    return logits.detach().to("cpu", torch.float32, copy=True), labels
 
 
 def _logits(output: Any) -> Tensor:
@@ -157,12 +157,17 @@ def _inputs_of(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
             f"features must name a layer of the model; got {layer!r}, and the last ones are {', '.join(some[-5:])}."
         ) from None
     hook = found.register_forward_pre_hook(
-        lambda _, args, named: seen.append(next(chain(args, named.values()), None)), with_kwargs=True
+        lambda _, args, named: seen.append(_copied(next(chain(args, named.values()), None))), with_kwargs=True
     )
     try:
         yield seen
     finally:
         hook.remove()
+
+
+def _copied(value: Any) -> Any:
+    """Return what the layer is given now; the model may write over it before the batch is done."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _layer_input(seen: list[Any], layer: str, n: int) -> Tensor:

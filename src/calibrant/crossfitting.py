@@ -77,7 +77,7 @@ def fit(name: str, predictions: Predictions, seed: int = 0) -> Calibrator:
     method = CALIBRATORS[name]
     known = inspect.signature(method.fit).parameters
     extra: dict[str, Any] = {"seed": seed} if "seed" in known else {}
-    if CALIBRATORS.entry(name).facts.get("needs_features"):
+    if CALIBRATORS.entry(name).facts.get("needs_features") or ("features" in known and predictions.has_features):
         extra["features"] = predictions.features
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in {"logits", "labels", *extra}]
     if missing:

@@ -29,9 +29,9 @@ def margin_reliability(predictions: Predictions, *, groups: int = 3, bins: int =
     if groups < 1:
         raise ValueError(f"groups must be at least 1; got {groups}.")
     margin = float64(predictions.facts.logit_margin)
-    place, total = assign(margin, bins=groups, scheme="mass")
+    place, _ = assign(margin, bins=groups, scheme="mass")
     columns: dict[str, list[np.ndarray]] = {}
-    for group in range(total):
+    for group in np.unique(place).tolist():
         part = reliability(predictions.take(torch.from_numpy(place == group)), bins=bins, level=level)
         inside = margin[place == group]
         about = {"group": group, "margin_low": inside.min(), "margin_high": inside.max()}
@@ -56,11 +56,13 @@ def margin_temperature(calibrator: Samplewise, predictions: Predictions, *, poin
         >>> curve["margin"]
         array([4.])
     """
+    if not isinstance(calibrator, Samplewise):
+        raise TypeError(f"calibrator must give each row a temperature, as Smart does; got {type(calibrator).__name__}.")
     margin = float64(predictions.facts.logit_margin)
     with torch.no_grad():
         t = float64(calibrator.temperature(predictions.logits.double()))
-    place, total = assign(margin, bins=points, scheme="mass")
-    groups = [place == group for group in range(total)]
+    place, _ = assign(margin, bins=points, scheme="mass")
+    groups = [place == group for group in np.unique(place)]
     columns = {
         "margin": np.array([np.median(margin[g]) for g in groups]),
         "temperature": np.array([np.median(t[g]) for g in groups]),

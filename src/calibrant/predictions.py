@@ -106,9 +106,9 @@ class Predictions:
 
     @cached_property
     def logits(self) -> Logits:
-        """The logits; from probabilities, their logarithm floored at log 1e-12."""
+        """The logits; from probabilities, their logarithm in float64, which keeps ranks, floored at log 1e-12."""
         scores = self._scores("logits")
-        return widened(scores).clamp(min=PROB_ZERO).log() if self.kind == "probs" else scores
+        return scores.double().clamp(min=PROB_ZERO).log() if self.kind == "probs" else scores
 
     @cached_property
     def probs(self) -> Probs:
@@ -141,6 +141,11 @@ class Predictions:
         if self._features is None:
             raise ValueError("features are needed for this; pass features=... to Predictions.")
         return self._features
+
+    @property
+    def has_features(self) -> bool:
+        """Whether features came with the rows."""
+        return self._features is not None
 
     @property
     def predicted(self) -> Labels:

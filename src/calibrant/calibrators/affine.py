@@ -22,6 +22,7 @@ from calibrant.nouns import Vector
 from calibrant.words import count
 
 FLAT = 1e-6  # the slope, in units of the root of the curvature, at which the fit ends
+APART = 1e-3  # nats a row
 NEARLY = 1e-4  # and below which it has converged: the objective is within about 1e-6 of its least value
 ITERATIONS = 500
 
@@ -106,7 +107,9 @@ class Regression:
         bias = bias - torch.where(self.present, bias[self.present].mean(), 0.0)
         if weight.ndim == 2 and self.ridge.other == 0:
             weight = weight - torch.where(self.present[:, None], weight[self.present].mean(0), 0.0)
-        return Affine(weight, bias, bool(found.success or np.abs(found.jac).max() < NEARLY))
+        # a loss near 0 means that the rows were told apart: its slope vanishes, but the weights grow without end
+        reached = bool(found.success or np.abs(found.jac).max() < NEARLY) and float(found.fun) > APART
+        return Affine(weight, bias, reached)
 
     def _parts(self, point: Vector) -> tuple[Tensor, Tensor]:
         weight, bias = torch.from_numpy(point).split([self.unit.numel(), self.k])
@@ -136,7 +139,7 @@ def remarks(rows: Rows, shared: Solution, *, converged: bool, iterations: int) -
     told = {
         f"T of the shared correction is at the bound {1 / shared.beta:.3g}: {shared.bound}.": bool(shared.bound),
         f"{absent} of {count(rows.k)} classes have no rows; they keep the shared correction.": absent > 0,
-        f"the log loss still fell after {iterations} iterations: {count(rows.n)} rows are few for so many numbers.": (
+        f"the log loss falls without end, or fell for {iterations} iterations: {count(rows.n)} rows are too few.": (
             not converged
         ),
     }

@@ -137,9 +137,11 @@ class Calibrator(nn.Module):
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Calibrate (n, k) logits, or (n,) and (n, 1) where there are two classes."""
         z = self._read(logits, features)
-        out = z if self.fitted.identity else self.map(z, features)
-        if self.keeps_argmax and not self.fitted.identity:
-            out = argmax_kept(z, out)
+        out = z
+        if not self.fitted.identity:
+            most = torch.finfo(z.dtype).max / 4  # a row near the end of its type must not leave it
+            out = self.map(z, features).clamp(-most, most)
+            out = argmax_kept(z, out) if self.keeps_argmax else out
         return out if logits.shape == out.shape else (out[:, 1] - out[:, 0]).reshape(logits.shape)
 
     def calibrate(self, predictions: Predictions) -> Predictions:

@@ -85,7 +85,14 @@ class ClassTemperature(Calibrator):
         if not done:
             notes += (f"temperatures still changed in sweep {sweeps}.",)
         settings = {"candidates": candidates, "sweeps": sweeps, "shared": 1 / shared.beta}
-        return cls.made(rows, {"temperature": temperature}, settings, objective=objective, converged=done, notes=notes)
+        return cls.made(
+            rows,
+            {"temperature": temperature},
+            settings,
+            objective=objective,
+            converged=done and not shared.bound,
+            notes=notes,
+        )
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Divide each column by its temperature."""

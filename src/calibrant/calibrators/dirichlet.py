@@ -81,7 +81,7 @@ class Dirichlet(Calibrator):
             rows,
             {"weight": weight, "bias": found.bias},
             {"odir": best[0], "bias": best[1], **choice},
-            converged=found.converged,
+            converged=found.converged and not shared.bound,
             notes=remarks(rows, shared, converged=found.converged, iterations=iterations),
         )
 

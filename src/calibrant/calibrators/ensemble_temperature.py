@@ -43,7 +43,8 @@ class EnsembleTemperature(Calibrator):
     def fit(cls, logits: Any, labels: Any) -> "EnsembleTemperature":
         """Fit on held-out rows."""
         rows = Rows.read(logits, labels)
-        beta = least_brier(rows).beta
+        found = least_brier(rows)
+        beta = found.beta
         members = [(rows.logits * beta).softmax(1), rows.logits.softmax(1), torch.full_like(rows.logits, 1 / rows.k)]
         truth = torch.nn.functional.one_hot(rows.labels, rows.k).double()
         inner = np.array([[float((a * b).sum()) for b in members] for a in members])
@@ -54,6 +55,8 @@ class EnsembleTemperature(Calibrator):
             rows,
             {"temperature": torch.tensor(1 / beta, dtype=torch.float64), "weights": torch.from_numpy(weights)},
             objective=Objective("Brier score", float(rows.predictions.brier.mean()), float(after) - 1e-15),
+            converged=not found.bound,
+            notes=(f"T = {1 / beta:.3g} is where the search ended: {found.bound}.",) if found.bound else (),
         )
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:

@@ -29,7 +29,7 @@ def confidence(logits: Tensor) -> Tensor:
 
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of the probabilities, in nats."""
-    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1, keepdim=True)
+    return -(logits.softmax(1) * logits.log_softmax(1).clamp(min=-1e4)).sum(1, keepdim=True)
 
 
 def all_logits(logits: Tensor) -> Tensor:
@@ -54,5 +54,6 @@ INDICATORS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def look(logits: Tensor, names: list[str]) -> Tensor:
-    """Return the named indicators side by side, (n, columns)."""
+    """Return the named indicators side by side, (n, columns); a logit counts as at most 1e30, so sums are finite."""
+    logits = logits.clamp(-1e30, 1e30)
     return torch.cat([INDICATORS[name](logits) for name in names], 1)

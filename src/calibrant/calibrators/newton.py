@@ -18,6 +18,7 @@ from calibrant.facts import buffer, in_chunks
 
 REACH = 10.0  # T is sought within e^±10 of the scale of the logits
 CLOSE = 1e-8  # the error in log T at which the search ends
+EDGE = 1.001  # a search that ends so near to the edge of its range has been stopped by it
 MANY = 4000  # rows from which a tenth of them is fitted first
 
 
@@ -48,10 +49,8 @@ def least_log_loss(rows: Rows) -> Solution:
     """Find the root of the slope; the answer does not depend on where the search began."""
     logits, n = rows.given, rows.n
     facts, labels = rows.facts, rows.labels
-    step = max(1, n // 1000)
-    few = logits[::step].double()
-    scale = float((few.amax(1) - few.mean(1)).mean())
-    if scale <= 0:
+    scale = _scale(rows)
+    if scale == 0:
         return Solution(
             1.0, math.log(rows.k), math.inf, 0.0, "all logits of a row are equal, so no temperature matters"
         )
@@ -68,17 +67,28 @@ def least_log_loss(rows: Rows) -> Solution:
         start, passes = rough.beta, rough.passes * len(part) / n
     found = _search(logits, facts.max_logit, behind, start, low, high)
     passes += found.passes
-    if found.beta <= low:
+    if found.beta <= low * EDGE:
         return _at_bound(rows, behind, low, "the true class is no more likely among large logits than among small ones")
-    if found.beta >= high:
+    if found.beta >= high / EDGE:
         return _at_bound(rows, behind, high, "the log loss still falls at the smallest T")
     return Solution(found.beta, found.loss, found.spread, passes)
+
+
+def _scale(rows: Rows) -> float:
+    """Return the median lead of the largest logit, which one wild row or a masked class does not move; 0 if none leads.
+
+    Where the first two always tie, the median lead over the smallest.
+    """
+    lead = rows.facts.logit_margin
+    if not bool((lead > 0).any()):
+        lead = rows.facts.max_logit - rows.given.amin(1).double().cpu()
+    return float(lead[lead > 0].median()) if bool((lead > 0).any()) else 0.0
 
 
 def _guess(rows: Rows, low: float, high: float) -> float:
     """Two classes would need the odds of being right to be e^(beta margin); start from that."""
     right = min(max(float(rows.correct.double().mean()), 1.0 / rows.k + 0.05), 0.98)
-    margin = float(rows.facts.logit_margin.mean())
+    margin = float(rows.facts.logit_margin.median())
     odds = math.log(right / (1 - right)) + 1.0
     return min(max(odds / margin, low), high) if margin > 0 else math.sqrt(low * high)
 
@@ -129,7 +139,6 @@ def _moments(logits: Tensor, top: Tensor, behind: Tensor, beta: float) -> _Momen
         z = logits[low:high]
         d = buffer(work, "d", z.double() if z.dtype != torch.float64 else z)
         torch.sub(z, top[low:high, None].to(z.device), out=d)
-        d.clamp_(min=-1e30)
         e = torch.mul(d, beta, out=buffer(work, "e", d)).exp_()
         size[low:high] = e.sum(1)
         e.mul_(d)

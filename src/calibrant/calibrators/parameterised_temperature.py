@@ -64,6 +64,8 @@ class ParameterisedTemperature(Samplewise):
             problem.state(weights),
             {"indicators": INPUTS, "steps": steps, "seed": seed},
             objective=Objective("Brier score", float(rows.predictions.brier.mean()), loss),
+            converged=not problem.notes,
+            notes=problem.notes,
         )
 
     def level(self, out: Tensor) -> Tensor:

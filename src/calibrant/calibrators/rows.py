@@ -50,7 +50,7 @@ class Rows:
         No probability depends on the shift, and a finite row may span more than its own type holds.
         """
         wide = self.predictions.logits.detach().to("cpu", torch.float64)
-        return (wide - wide.amax(1, keepdim=True)).clamp(min=-1e30)
+        return (wide - wide.amax(1, keepdim=True)).clamp(min=-1e300)
 
     @property
     def labels(self) -> Tensor:

@@ -26,8 +26,9 @@ class Samplewise(Calibrator):
 
     def temperature(self, logits: Tensor) -> Tensor:
         """Return the temperature of each row."""
-        x = look(logits, self.settings["indicators"])
-        return self.unit.to(x.dtype) * self.level(output(x, self._net()))
+        x = look(self._read(logits, None), self.settings["indicators"])
+        t = self.unit.to(x.dtype) * self.level(output(x, self._net()))
+        return torch.ones_like(t) if self.fitted.identity else t
 
     def level(self, out: Tensor) -> Tensor:
         """Return the temperature, in units, that an output of the network stands for."""
@@ -62,6 +63,8 @@ class Problem:
     def __init__(self, rows: Rows, indicators: list[str], widths: tuple[int, ...], *, own_unit: bool = False) -> None:
         found = least_log_loss(rows)
         self.one = 1.0 if found.bound else 1 / found.beta
+        why = f"no single temperature is best ({found.bound}), so the search began at 1."
+        self.notes: tuple[str, ...] = (why,) if found.bound else ()
         self.unit = 1.0 if 0.2 <= self.one <= 5 and not own_unit else self.one
         # twice the largest inverse temperature, for the Brier score looks there
         self.scaled = Scaled(rows, low=1 / (MOST * self.unit), high=2 / (LEAST * self.unit))

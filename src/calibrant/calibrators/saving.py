@@ -120,7 +120,7 @@ def _calibrator(blob: bytes, record: dict[str, Any], path: Path) -> Calibrator:
         state = _state(tensors_of(blob), _entry(record, "tensors", dict))
         calibrator: Calibrator = method(state, settings, fit)
         _try(calibrator)
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
         raise ValueError(f"{path} holds no calibrator that can be used: {reason}.") from None
     return calibrator
@@ -149,7 +149,9 @@ def _try(calibrator: Calibrator) -> None:
     """Let tensors that do not fit the method fail now, by name of the file, and not in production."""
     if calibrator.fitted.k <= PROBED:
         with torch.no_grad():
-            calibrator(*probe(calibrator, 1))
+            out = calibrator(*probe(calibrator, 1))
+        if not bool(out.isfinite().all()):
+            raise ValueError("its numbers are not finite")
 
 
 def _encoded_settings(calibrator: Calibrator) -> Any:

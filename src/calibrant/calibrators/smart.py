@@ -81,6 +81,8 @@ class Smart(Samplewise):
             problem.state(found.weights),
             {"indicators": [indicator], "objective": objective, "steps": steps, "seed": seed},
             objective=Objective(objective, goal(np.ones(rows.n), scaled)[0], found.loss),
+            converged=not problem.notes,
+            notes=problem.notes,
         )
 
 

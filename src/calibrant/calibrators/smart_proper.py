@@ -68,7 +68,8 @@ class SmartProper(Samplewise):
             rows,
             problem.state(found),
             {"indicators": INDICATORS, "weight": weight, "steps": steps, "folds": folds, "seed": seed},
-            notes=notes,
+            converged=not problem.notes,
+            notes=(*problem.notes, *notes),
         )
 
 

@@ -41,7 +41,7 @@ class Structured(Calibrator):
             rows,
             {"weight": weight, "bias": found.bias, "temperature": temperature},
             {"strength": strength, "mix": mix},
-            converged=found.converged,
+            converged=found.converged and not shared.bound,
             notes=remarks(rows, shared, converged=found.converged, iterations=ITERATIONS),
         )
 

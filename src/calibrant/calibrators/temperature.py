@@ -132,12 +132,13 @@ def _mse(rows: Rows) -> tuple[Solution, Objective]:
 
 def least_brier(rows: Rows) -> Solution:
     """Return the temperature of least Brier score, within a factor e^3 of that of least log loss."""
-    centre = math.log(least_log_loss(rows).beta)
+    first = least_log_loss(rows)
+    centre = math.log(first.beta)
     search = minimize_scalar(
         lambda u: _brier(rows, at(rows, math.exp(u))), bounds=(centre - 3, centre + 3), options={"xatol": 1e-8}
     )
     beta = math.exp(float(search.x))
-    return Solution(beta, float(at(rows, beta).nll.mean()), math.inf, float(search.nfev))
+    return Solution(beta, float(at(rows, beta).nll.mean()), math.inf, float(search.nfev), first.bound)
 
 
 def at(rows: Rows, beta: float) -> Facts:

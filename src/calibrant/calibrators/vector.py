@@ -45,7 +45,9 @@ class Vector(Calibrator):
         weight, bias, converged = around(shared, rows, full=False, iterations=iterations)
         notes = remarks(rows, shared, converged=converged, iterations=iterations)
         settings = {"iterations": iterations, "temperature": 1 / shared.beta}
-        return cls.made(rows, {"weight": weight, "bias": bias}, settings, converged=converged, notes=notes)
+        return cls.made(
+            rows, {"weight": weight, "bias": bias}, settings, converged=converged and not shared.bound, notes=notes
+        )
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Scale and shift each column."""

@@ -148,6 +148,11 @@ def _scores(estimator: Any, X: Any, classes: Array) -> Tensor:
     seen = np.searchsorted(classes, estimator.classes_)
     if given.shape[1] != len(seen):
         raise ValueError(f"estimator must give one score for each of {len(seen)} classes; got {given.shape[1]} a row.")
+    if len(seen) > 2 and (estimator.classes_[given.argmax(1)] != estimator.predict(X)).mean() > 0.5:
+        raise ValueError(
+            "estimator must give a score for each class, the largest for the one it predicts; it predicts others. "
+            "An SVC needs decision_function_shape='ovr'."
+        )
     scores = np.repeat(given.max(1, keepdims=True) + np.log(PROB_ZERO), len(classes), 1)
     scores[:, seen] = given
     return torch.from_numpy(scores)

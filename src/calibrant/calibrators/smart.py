@@ -33,10 +33,10 @@ class Smart(Samplewise):
     ``"mse"`` is the squared error of the confidence, ``"label_smoothing"`` uses 0.05.
 
     Trained by ``steps`` full-batch Adam steps of 0.05 that fall to 0 along a cosine, from weights that start near the
-    best single temperature; the weights of lowest loss are kept. The paper's 2 000 steps of 5e-3 take twice the time and
-    end at a loss a tenth lower on average, which fresh rows do not show. A step costs the same for 10 classes and for 1 000. If the best single temperature is
-    outside [0.2, 5], temperatures are measured in units of it, because the network could not reach it. A row outside
-    the range of the fit gets the temperature of the range's end.
+    best single temperature; the weights of lowest loss are kept. The paper's 2 000 steps of 5e-3 take twice the time
+    and end at a loss a tenth lower on average, which fresh rows do not show. A step costs the same for 10 classes and
+    for 1 000. If the best single temperature is outside [0.2, 5], temperatures are measured in units of it, because the
+    network could not reach it. A row outside the range of the fit gets the temperature of the range's end.
 
     It buys calibration error at the price of log loss and Brier score, which it does not look at; `SmartProper` does.
 

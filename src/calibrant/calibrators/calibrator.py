@@ -176,7 +176,8 @@ class Calibrator(nn.Module):
 
     def __repr__(self) -> str:
         fit = self.fitted
-        told = f"{type(self).__name__}: {self.words()}; fitted on {count(fit.n)} rows x {fit.k} classes, "
+        words = "logits left as they are" if fit.identity else self.words()  # what was fitted is not what is done
+        told = f"{type(self).__name__}: {words}; fitted on {count(fit.n)} rows x {fit.k} classes, "
         told += f"log loss there {fit.log_loss[0]:.4f} -> {fit.log_loss[1]:.4f}"
         return "\n".join([told, *(f"note: {note}" for note in fit.notes)])
 

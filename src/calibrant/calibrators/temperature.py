@@ -93,8 +93,6 @@ class Temperature(Calibrator):
         """Say T with its interval, and which way it points."""
         t, spread = float(self.temperature), float(self.spread)
         way = "over-confident" if t > 1 else "under-confident"
-        if self.fitted.identity:
-            return f"T = {t:.3g} did not help"
         if not math.isfinite(spread):
             return f"T = {t:.4g} (the model was {way})"
         low, high = t * math.exp(-1.96 * spread), t * math.exp(1.96 * spread)

@@ -2,9 +2,9 @@
 
 1. `temperature` on 50 000 x 1000 float32 logits is at least 2 times faster than the fastest of scikit-learn, netcal,
    probmetrics and torch-uncertainty, and at least as good.
-2. `smart` on 10 000 x 1000 takes at most 3 s and reaches the objective of 2 000 plain Adam steps under autograd or
-   lower; a step at 1000 classes costs at most 1.2 times a step at 10. How far temperatures are from a fit without the
-   table stands beside how far a change of 1e-10 in the first weights moves them.
+2. `smart` on 10 000 x 1000 takes at most 3 s; its objective is that of the same 2 000 Adam steps on all logits; a step
+   at 1000 classes costs at most 1.2 times a step at 10. How far temperatures are from a fit without the table stands
+   beside how far a change of 1e-10 in the first weights moves them.
 3. `class_temperature` at 1000 classes takes less than 60 s, `parameterised_temperature` less than 20 s, `spline` less
    than 0.5 s.
 4. The others beside peers that have them; no goal.
@@ -37,10 +37,9 @@ from sklearn.isotonic import IsotonicRegression
 from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.calibrators import logsum, objectives
-from calibrant.calibrators.network import adam, train
+from calibrant.calibrators.network import train
 from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.samplewise import Problem
-from calibrant.calibrators.smart import RATE
 from calibrant.registry import CALIBRATORS
 
 THREADS = 2
@@ -135,17 +134,6 @@ def plain_adam(rows, steps):
     return (time.perf_counter() - start) / steps
 
 
-def paper_objective(rows, seed, steps=2000):
-    """Return the lowest loss of 2 000 steps of 5e-3 from weights drawn as torch draws them.
-
-    The same steps as torch's Adam takes (a test compares them), on the table, because autograd would take ten minutes.
-    """
-    problem = Problem(rows, ["margin"], (16,))
-    begin = problem.net.start(np.random.default_rng(seed).uniform(-0.25, 0.25), seed)
-    path = adam(problem.net, begin, problem.soft, lambda b: objectives.charbonnier(b, problem.scaled), steps=steps)
-    return min(value for value, _ in path)
-
-
 def smart(n=10_000, k=1000):
     torch.set_num_threads(THREADS)
     logits, labels = classifier(n, k)
@@ -154,38 +142,42 @@ def smart(n=10_000, k=1000):
     a_step = plain_adam(rows, 40)
     met = [at_least(1, f"smart / 2 000 autograd steps (40 timed), {n} x {k}", best["ours"], 2000 * a_step)]
     line(f"smart, seconds, {n} x {k}", f"{best['ours']:.2f} s", "", "", "at most 3 s", met=best["ours"] <= 3)
-    ours = np.mean([fit("smart", logits, labels, seed=s).fitted.after for s in range(3)])
-    least = np.mean([paper_objective(rows, seed) for seed in range(3)])
-    what = "smart, objective / after 2 000 steps of 5e-3, mean of 3 seeds"
-    line(what, f"{ours:.6f}", f"{least:.6f}", f"{ours / least:.3f}", "at most 1", met=ours <= least)
-    table, rounding = sensitivity()
+    (ours, least), table, rounding = without_the_table()
+    what = "smart, objective / the same steps on all logits, 3 sets, 4000 x 200"
+    line(what, f"{ours:.6f}", f"{least:.6f}", f"{ours / least:.4f}", "at most 1.01", met=ours <= least * 1.01)
     what = "smart, mean change of T by the table / by 1e-10 in the first weights"
     line(what, f"{table:.1e}", f"{rounding:.1e}", "", "none")
     return all(met) and best["ours"] <= 3 * 1.5 and ours <= least * 1.01
 
 
-def sensitivity(n=2000, k=200):
-    """Return the mean change of T by the table, and by a change of 1e-10 in the first weights, both without it."""
-    rows = Rows.read(*classifier(n, k))
-    usual, logsum.EXACT = logsum.EXACT, 10 * k
-    exact = Problem(rows, ["margin"], (16,))
-    logsum.EXACT = usual
-    begin = exact.start(0)
+def without_the_table(n=4000, k=200, sets=3):
+    """Return the objective with the table and without, and what the table and 1e-10 in the weights do to T.
 
-    def temperatures(problem, weights):
-        found = train(
-            problem.net,
-            weights,
-            problem.soft,
-            lambda b: objectives.charbonnier(b, problem.scaled),
-            steps=1000,
-            rate=RATE,
+    Steps and first weights are the same (a test compares the steps with those of torch's Adam); under autograd these
+    few fits would take an hour.
+    """
+    found = []
+    for seed in range(sets):
+        rows = Rows.read(*classifier(n, k))
+        usual, logsum.EXACT = logsum.EXACT, k
+        exact = Problem(rows, ["margin"], (16,))
+        logsum.EXACT = usual
+        begin = exact.start(seed)
+        found.append(
+            [
+                trained(p, w)
+                for p, w in ((Problem(rows, ["margin"], (16,)), begin), (exact, begin), (exact, begin + 1e-10))
+            ]
         )
-        return 1 / problem.soft(problem.net(found.weights))[0]
+    losses = [float(np.mean([loss for loss, _ in fits])) for fits in zip(*found, strict=True)]
+    change = [np.mean([np.abs(fits[i][1] - fits[1][1]).mean() for fits in found]) for i in (0, 2)]
+    return losses[:2], *change
 
-    first = temperatures(exact, begin)
-    others = temperatures(Problem(rows, ["margin"], (16,)), begin), temperatures(exact, begin + 1e-10)
-    return tuple(float(np.abs(t - first).mean()) for t in others)
+
+def trained(problem, begin):
+    """Return loss and temperatures of 2 000 steps."""
+    kept = train(problem.net, begin, problem.soft, lambda b: objectives.charbonnier(b, problem.scaled), steps=2000)
+    return kept.loss, 1 / problem.soft(problem.net(kept.weights))[0]
 
 
 def step(n=10_000):

@@ -45,50 +45,56 @@ def standardised(x: Tensor) -> State:
 
 
 class Network:
-    """A relu network on fixed indicators: output and gradient as functions of one flat vector of weights."""
+    """A relu network on fixed indicators: output and gradient as functions of one flat vector of weights.
+
+    Every layer sees a last input that is always 1, so that its bias is a column of its matrix.
+    """
 
     def __init__(self, x: Tensor, widths: tuple[int, ...], *, like: "Network | None" = None) -> None:
         self.fixed: State = standardised(x) if like is None else like.fixed
         known = ((x - self.fixed["mean"]) / self.fixed["std"]).clamp(self.fixed["low"], self.fixed["high"])
-        self.inputs: Vector = known.T.contiguous().numpy()
+        self.inputs: Vector = np.vstack([known.T.numpy(), np.ones((1, len(x)))])
         sizes = (x.shape[1], *widths, 1)
-        self.shapes = list(zip(sizes[1:], sizes[:-1], strict=True))
-        self.size = sum(rows * (columns + 1) for rows, columns in self.shapes)
-        self._hidden = [np.empty((rows, len(x))) for rows, _ in self.shapes]
+        self.shapes = [(rows, columns + 1) for rows, columns in zip(sizes[1:], sizes[:-1], strict=True)]
+        self.size = sum(rows * columns for rows, columns in self.shapes)
+        self._hidden = [np.ones((rows + 1, len(x))) for rows, _ in self.shapes]
         self._back = [np.empty((rows, len(x))) for rows, _ in self.shapes]
-        self._sign = [np.empty((rows, len(x))) for rows, _ in self.shapes]
 
     def start(self, bias: float, seed: int) -> Vector:
         """Draw weights and biases within 1 / sqrt(inputs of the layer); the last bias is given."""
         g = np.random.default_rng(seed)
-        parts = [g.uniform(-1, 1, rows * (columns + 1)) / math.sqrt(columns) for rows, columns in self.shapes]
+        parts = []
+        for rows, columns in self.shapes:
+            drawn = g.uniform(-1, 1, rows * columns) / math.sqrt(columns - 1)
+            weight, shift = drawn[:-rows].reshape(rows, columns - 1), drawn[-rows:, None]
+            parts.append(np.hstack([weight, shift]).reshape(-1))
         parts[-1][-1] = bias
         return np.concatenate(parts)
 
-    def layers(self, flat: Vector) -> list[tuple[Vector, Vector]]:
-        """Return views of the weights and biases of each layer."""
+    def layers(self, flat: Vector) -> list[Vector]:
+        """Return views of the matrix of each layer, the bias its last column."""
         found, at = [], 0
         for rows, columns in self.shapes:
-            end = at + rows * columns
-            found.append((flat[at:end].reshape(rows, columns), flat[end : end + rows]))
-            at = end + rows
+            found.append(flat[at : at + rows * columns].reshape(rows, columns))
+            at += rows * columns
         return found
 
     def state(self, flat: Vector) -> State:
         """Return everything that `output` needs, as tensors."""
         named = dict(self.fixed)
-        for layer, (weight, bias) in enumerate(self.layers(flat), 1):
-            named[f"w{layer}"], named[f"b{layer}"] = torch.tensor(weight), torch.tensor(bias)
+        for layer, weight in enumerate(self.layers(flat), 1):
+            named[f"w{layer}"] = torch.tensor(weight[:, :-1])
+            named[f"b{layer}"] = torch.tensor(weight[:, -1])
         return named
 
     def __call__(self, flat: Vector) -> Vector:
         """Return the output for each row."""
-        h = self.inputs
-        layers = self.layers(flat)
-        for place, ((weight, bias), out) in enumerate(zip(layers, self._hidden, strict=True)):
-            _product(weight, h, out)
-            out += bias[:, None]
-            h = out if place == len(layers) - 1 else np.maximum(out, 0, out=out)
+        h, last = self.inputs, len(self.shapes) - 1
+        for place, (weight, hidden) in enumerate(zip(self.layers(flat), self._hidden, strict=True)):
+            np.matmul(weight, h, out=hidden[:-1])
+            if place < last:
+                np.maximum(hidden[:-1], 0, out=hidden[:-1])
+            h = hidden
         return h[0]
 
     def gradient(self, flat: Vector, by_output: Vector) -> Vector:
@@ -98,17 +104,15 @@ class Network:
         layers, slopes = self.layers(flat), self.layers(total)
         for place in reversed(range(len(layers))):
             below = self._hidden[place - 1] if place else self.inputs
-            slopes[place][0][:] = back @ below.T
-            slopes[place][1][:] = back.sum(1)
-            if place:
-                back = _product(layers[place][0].T, back, self._back[place - 1])
-                np.multiply(back, np.sign(below, out=self._sign[place - 1]), out=back)
+            np.matmul(back, below.T, out=slopes[place])
+            if place == 0:
+                break
+            active = np.sign(below[:-1], out=self._back[place - 1])
+            if place == len(layers) - 1 == 1:  # the one weight of a unit leaves the sum over rows: half the work
+                np.multiply(layers[1].T[:-1], active @ (self.inputs * back).T, out=slopes[0])
+                break
+            back = np.multiply(active, layers[place].T[:-1] @ back, out=active)
         return total
-
-
-def _product(left: Vector, right: Vector, out: Vector) -> Vector:
-    """Multiply matrices; an outer product goes faster as one multiplication."""
-    return (np.multiply if len(right) == 1 else np.matmul)(left, right, out=out)
 
 
 @dataclass(frozen=True)
@@ -119,22 +123,19 @@ class Trained:
     loss: float
 
 
-def train(net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int, rate: float) -> Trained:
-    """Take full-batch Adam steps that shrink to nothing, and keep the weights of lowest loss, not the last ones."""
+def train(net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int) -> Trained:
+    """Take full-batch Adam steps and keep the weights of lowest loss, not the last ones."""
     best = Trained(begin, math.inf)
-    for value, weights in adam(net, begin, link, loss, steps=steps, rate=rate, settle=True):
+    for value, weights in adam(net, begin, link, loss, steps=steps):
         if value < best.loss:
             best = Trained(weights.copy(), value)
     return best
 
 
 def adam(
-    net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int, rate: float = RATE, settle: bool = False
+    net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int, rate: float = RATE
 ) -> Iterator[tuple[float, Vector]]:
-    """Yield loss and weights before each full-batch Adam step and after the last; the array is written over later.
-
-    ``settle`` lets the rate fall to 0 along a cosine.
-    """
+    """Yield loss and weights before each full-batch Adam step and after the last; the array is written over later."""
     at = begin.copy()
     mean, square = np.zeros_like(at), np.zeros_like(at)
     for step in range(1, steps + 2):
@@ -146,5 +147,4 @@ def adam(
         slope = net.gradient(at, by_beta * by_output)
         mean += 0.1 * (slope - mean)
         square += 0.001 * (slope**2 - square)
-        now = rate * (1 + math.cos(math.pi * step / steps)) / 2 if settle else rate
-        at -= now * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        at -= rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)

@@ -103,15 +103,16 @@ def soft_binned(
         np.multiply(power[b - 1], factor, out=power[b])
     kernel = np.exp(-np.square(centre) / (2 * WIDTH**2))
     share = 1 / (kernel @ power)
-    mass = np.maximum(kernel * (power @ share), 1e-300)
-    gap = kernel * (power @ (share * gaps)) / mass
+    masses, totals = kernel * (np.stack([share, share * gaps]) @ power.T)
+    mass = np.maximum(masses, 1e-300)
+    gap = totals / mass
     root = np.sqrt(gap**2 + delta**2)
     # the value depends on a bin through the sum of its gaps and through its mass
     by_sum = np.divide(gap, root, out=np.zeros(bins), where=root > 0) / n
     by_mass = np.divide(delta**2, root, out=np.zeros(bins), where=root > 0) / n
     columns = np.stack([by_sum, by_sum * centre, by_mass, by_mass * centre, centre]) * kernel
-    sums, sums_at, masses, masses_at, place = (columns @ power) * share
-    change = sums + (gaps * (sums_at - place * sums) + masses_at - place * masses) / WIDTH**2
+    sums, sums_at, weights, weights_at, place = (columns @ power) * share
+    change = sums + (gaps * (sums_at - place * sums) + weights_at - place * weights) / WIDTH**2
     return float(mass @ root) / n, change
 
 

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -81,5 +80,6 @@ class Problem:
 
     def soft(self, out: Vector) -> tuple[Vector, Vector]:
         """Return beta = 1/T for T = unit (softplus(out) + 0.1), and its derivative."""
-        beta = 1 / (self.unit * (np.log1p(np.exp(np.minimum(out, 700.0))) + LEAST))
-        return beta, -(beta**2) * self.unit * expit(out)
+        e = np.exp(-np.abs(out))
+        beta = 1 / (self.unit * (np.log1p(e) + np.maximum(out, 0) + LEAST))
+        return beta, -(beta**2) * self.unit * np.where(out >= 0, 1, e) / (1 + e)

@@ -14,13 +14,14 @@ SOURCE = ROOT / "src" / "calibrant"
 
 # From the nouns up. A module may import only modules of a lower level, or of its own folder.
 LEVELS = [
-    {"nouns", "records", "registry", "words"},
-    {"check", "facts", "statement"},
+    {"nouns", "records", "registry", "words", "distributed", "presets"},
+    {"check", "facts", "statement", "batch"},
     {"labelling"},
     {"reading"},
     {"predictions"},
-    {"scores", "metrics", "losses", "penalties"},
-    {"calibrators", "trust"},
+    {"scores", "metrics"},
+    {"losses", "penalties"},
+    {"calibrators", "trust", "criterion"},
     {"curves", "resampling"},
     {"evidence", "prior", "margins", "collecting"},
     {"slices", "advice", "report", "crossfitting", "label_shift"},

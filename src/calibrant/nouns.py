@@ -33,6 +33,7 @@ OtherConfidence = Float[Tensor, " m"]
 Correct = Bool[Tensor, " n"]
 Features = Float[Tensor, "n d"]
 PerSample = Float[Tensor, " n"]
+Scalar = Float[Tensor, ""]
 Weights = Float[Tensor, " n"]
 
 Vector = NDArray[np.float64]

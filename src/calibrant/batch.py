@@ -1,0 +1,68 @@
+r"""What losses and penalties read off a batch of logits, with its gradient.
+
+Half precision is cast up to float32 and autocast is left: in bfloat16 a probability of 0.999 is already 1. Everything
+is written from :math:`\log\mathrm{softmax}`, so that logits of :math:`\pm 10^4` have finite values and gradients.
+"""
+
+from contextlib import AbstractContextManager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample, widened
+
+NOBODY = -(2**62)  # no label: torch leaves out rows with the label -100 unless it is told of another
+
+
+def full_precision(logits: Tensor) -> AbstractContextManager[None]:
+    """Return a context without autocast on the device of these logits, for matrix products."""
+    return torch.autocast(logits.device.type, enabled=False)
+
+
+def true_nll(logits: Logits, labels: Labels) -> PerSample:
+    r"""Return :math:`-\log p_y` of each row: all that a loss of the true class' probability needs.
+
+    Example:
+        >>> true_nll(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
+        tensor([0.4170])
+    """
+    return F.cross_entropy(widened(logits), labels, reduction="none", ignore_index=NOBODY)
+
+
+def missing(nll: PerSample) -> PerSample:
+    r"""Return :math:`1 - p_y`, exact near 1 and never 0.
+
+    Where :math:`p_y` rounds to 1 it is the smallest positive number, with gradient 0: a power of it below 1 then has a
+    gradient, and a value that does not differ from 0.
+
+    Example:
+        >>> missing(torch.tensor([0.6931, 0.0]))
+        tensor([4.9998e-01, 1.1755e-38])
+    """
+    return (-torch.expm1(-nll)).clamp(min=torch.finfo(nll.dtype).tiny)
+
+
+def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
+    """Return the largest probability of each row, with its gradient, and whether it is that of the label.
+
+    Of equal logits the first is predicted.
+
+    Example:
+        >>> top(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
+        (tensor([0.6590]), tensor([True]))
+    """
+    logp = widened(logits).log_softmax(1)
+    best, predicted = logp.max(1)
+    return best.exp(), predicted == labels
+
+
+def entropy(logits: Logits) -> PerSample:
+    r"""Return :math:`-\sum_k p_k \log p_k` of each row, in nats; an impossible class (a logit of -inf) counts as 0.
+
+    Example:
+        >>> entropy(torch.tensor([[0.0, 0.0]]))
+        tensor([0.6931])
+    """
+    logp = widened(logits).log_softmax(1)
+    return -(logp.exp() * logp.clamp(min=-1e6)).sum(1)

@@ -1,0 +1,219 @@
+"""Any loss and any penalties as one module that drops into a training loop."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.distributed import joined, spread
+from calibrant.nouns import Confidence, Correct
+from calibrant.predictions import Predictions
+from calibrant.presets import PRESETS
+from calibrant.records import Curve
+from calibrant.registry import LOSSES, PENALTIES, Registry
+
+Method = str | Callable[..., Tensor]
+Penalties = Method | Mapping[Method, float] | None
+Validation = Predictions | tuple[Any, Any]
+
+
+class Criterion(nn.Module):
+    """A loss, reduced, plus weighted penalties: ``criterion(logits, labels)`` gives the number to differentiate.
+
+    ``loss`` is a name of `calibrant.registry.LOSSES` with its ``options``, or anything that maps logits and labels to
+    one value a row. ``penalty`` is a name of ``PENALTIES`` with its ``weight`` and ``penalty_options``, or a mapping of
+    several to their weights. The mean over rows is taken; ``reduction="sum"`` multiplies loss and penalties by the
+    number of rows.
+
+    A loss with state (the powers of AdaFocal, the soft labels of OLS) keeps it in ``state_dict`` and learns in
+    ``epoch_end``, which may be called with any loss. In a distributed run whatever depends on the batch as a whole
+    sees the rows of all ranks, so that loss and gradient are those of one process with the joined batch (rank by rank
+    with ``across_ranks=False``); a loss of single rows is averaged on each rank as usual. ``debug=True`` looks at every
+    label and logit, which makes a GPU wait.
+
+    Example:
+        >>> criterion = Criterion("focal", {"gamma": 1.0}, penalty="mdca")
+        >>> logits = torch.tensor([[2.0, 1.0, 0.1], [0.5, 2.5, 0.3]], requires_grad=True)
+        >>> loss = criterion(logits, torch.tensor([0, 1]))
+        >>> loss.backward()
+        >>> criterion
+        Criterion(focal(gamma=1.0) + 1 mdca, mean)
+    """
+
+    def __init__(
+        self,
+        loss: Method = "cross_entropy",
+        options: Mapping[str, Any] | None = None,
+        *,
+        penalty: Penalties = None,
+        weight: float = 1.0,
+        penalty_options: Mapping[str, Any] | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+        across_ranks: bool = True,
+        debug: bool = False,
+    ) -> None:
+        super().__init__()
+        if reduction not in ("mean", "sum"):
+            raise ValueError(
+                f"reduction must be mean or sum; got {reduction!r}. For a value a row call the loss itself."
+            )
+        terms = penalty if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
+        if penalty_options and (penalty is None or isinstance(penalty, Mapping)):
+            raise ValueError("penalty_options must come with one penalty; for several, pass functools.partial objects.")
+        self.reduction, self.across_ranks, self.debug = reduction, across_ranks, debug
+        self.loss = _made(LOSSES, loss, options or {})
+        self.penalties = [
+            (_made(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()
+        ]
+        self._facts = _facts(self.loss)
+        if not across_ranks and hasattr(self.loss, "across_ranks"):
+            self.loss.across_ranks = False
+        said = [_said(loss, options or {})]
+        said += [f"{times:g} {_said(term, penalty_options or {})}" for term, times in terms.items()]
+        self._words = f"{' + '.join(said)}, {reduction}"
+
+    @classmethod
+    def preset(cls, name: str, *, k: int | None = None) -> "Criterion":
+        """Return the objective of a row of a paper's table, such as "seca-paper/mdca"; ``k`` where it is needed.
+
+        Example:
+            >>> Criterion.preset("seca-paper/mdca")
+            Criterion(focal(gamma=1.0) + 1 mdca, mean)
+        """
+        if name not in PRESETS:
+            near = difflib.get_close_matches(name, PRESETS, n=3)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see calibrant.presets.PRESETS."
+            raise ValueError(f"name must be a preset; got {name!r}{hint}")
+        row = PRESETS[name]
+        options = dict(row.options)
+        if "k" in inspect.signature(LOSSES[row.loss]).parameters:
+            if k is None:
+                raise ValueError(f"k must be the number of classes for the preset {name!r}; got nothing.")
+            options["k"] = k
+        return cls(row.loss, options, penalty=row.penalty, weight=row.weight, penalty_options=row.penalty_options)
+
+    def forward(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart."""
+        _check_shapes(logits, labels)
+        if self.debug:
+            _check_values(logits, labels)
+        batch = joined_batch = (logits, labels)
+        apart = self.across_ranks and spread()
+        if apart and (self.penalties or self._facts.get("joint")):
+            joined_batch = (joined(logits), joined(labels))
+        if self._facts.get("joint"):
+            batch = joined_batch
+        extra = self._rows(rows, together=apart)
+        value = self.loss(*batch, *extra).mean()
+        for penalty, times in self.penalties:
+            value = value + times * penalty(*joined_batch)
+        return value if self.reduction == "mean" else value * len(logits)
+
+    def _rows(self, rows: Tensor | None, *, together: bool) -> tuple[Tensor, ...]:
+        if not self._facts.get("needs_rows"):
+            return ()
+        if rows is None:
+            raise ValueError("rows must be the places of the batch in the training set; this loss counts by them.")
+        return (joined(rows) if together else rows,)
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether ``epoch_end`` must be given a validation set."""
+        return bool(self._facts.get("needs_validation"))
+
+    def epoch_end(self, validation: Validation | None = None) -> None:
+        """Let a loss with state learn from the epoch; other losses do nothing.
+
+        ``validation`` is `Predictions` or a pair of logits and labels, made in eval mode. In a distributed run each
+        rank may give its part or all of it.
+        """
+        if self.needs_validation:
+            if validation is None:
+                raise ValueError(
+                    f"validation must be given: {type(self.loss).__name__} learns from it after each epoch."
+                )
+            confidence, correct = _believed(validation)
+            device = next(self.loss.buffers()).device
+            if self.across_ranks:
+                confidence, correct = joined(confidence.to(device)), joined(correct.to(device))
+            self.loss.epoch_end(confidence, correct)
+        elif hasattr(self.loss, "epoch_end"):
+            self.loss.epoch_end()
+
+    @property
+    def history(self) -> Curve | None:
+        """What the loss remembers of its epochs (AdaFocal: the power and error of each bin), if it does."""
+        return getattr(self.loss, "history", None)
+
+    def __repr__(self) -> str:
+        return f"Criterion({self._words})"
+
+
+def _made(registry: Registry, method: Method, options: Mapping[str, Any]) -> Any:
+    """Return what maps a batch to values: a function with its options, or a module made with them."""
+    if not isinstance(method, str):
+        if options:
+            raise ValueError(
+                "options must come with the name of a method; bind those of a function by functools.partial."
+            )
+        return method
+    found = registry[method]
+    known = [name for name in inspect.signature(found).parameters if name not in ("logits", "labels")]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"options of {method!r} must be among {', '.join(known) or 'none'}; got {option!r}.")
+    if inspect.isclass(found):
+        required = inspect.signature(found).parameters.values()
+        for parameter in required:
+            if parameter.default is parameter.empty and parameter.name not in options:
+                raise ValueError(f"options of {method!r} must have {parameter.name!r}; got {dict(options)}.")
+        return found(**options)
+    return partial(found, **options) if options else found
+
+
+def _facts(method: Any) -> Mapping[str, Any]:
+    bare = type(method) if isinstance(method, nn.Module) else getattr(method, "func", method)
+    found = [entry.facts for entry in LOSSES.entries() if entry.method is bare]
+    return found[0] if found else {}
+
+
+def _said(method: Method, options: Mapping[str, Any]) -> str:
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+    return f"{name}({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else name
+
+
+def _believed(validation: Validation) -> tuple[Confidence, Correct]:
+    found = (
+        validation if isinstance(validation, Predictions) else Predictions(logits=validation[0], labels=validation[1])
+    )
+    return found.confidence, found.correct
+
+
+def _check_shapes(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what no loss could mean; only shapes and types are looked at, which costs nothing."""
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(
+            f"logits must be floats of shape (n, k); got {logits.dtype} of shape {tuple(logits.shape)}. "
+            "For pixels or tokens, bring the classes last and flatten the rest."
+        )
+    if labels.shape != logits.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be class numbers of shape ({len(logits)},); got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}. For one-hot rows pass labels.argmax(1)."
+        )
+    if len(logits) == 0:
+        raise ValueError("logits must have at least one row; got an empty batch.")
+
+
+def _check_values(logits: Tensor, labels: Tensor) -> None:
+    k = logits.shape[1]
+    if bool(((labels < 0) | (labels >= k)).any()):
+        wrong = int(labels[(labels < 0) | (labels >= k)][0])
+        raise ValueError(f"labels must lie in 0 to {k - 1}; got {wrong}. Leave out ignored rows before the loss.")
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(1).nonzero()[0])
+        raise ValueError(f"logits must be finite; row {row} of the batch is not. The step before has diverged.")

@@ -1,0 +1,39 @@
+"""A batch that is spread over the ranks of a distributed run, as one."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def spread() -> bool:
+    """Say whether this process is one of several that train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def joined(values: Tensor) -> Tensor:
+    """Return the rows of all ranks, in the order of ranks; ranks may have different numbers of rows.
+
+    Rows of other ranks carry no gradient, and that of own rows is multiplied by the number of ranks. Distributed
+    training averages gradients over ranks, so that a mean over the joined batch, computed alike on every rank, ends
+    with the gradient that one process would have found.
+    """
+    if not spread():
+        return values
+    world, rank = dist.get_world_size(), dist.get_rank()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=values.device) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(values)], device=values.device))
+    lengths = [int(size) for size in sizes]
+    padded = values.new_zeros(max(lengths), *values.shape[1:])
+    padded[: len(values)] = values.detach()
+    parts = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(parts, padded)
+    rows = [part[:length] for part, length in zip(parts, lengths, strict=True)]
+    if values.is_floating_point():
+        rows[rank] = values.detach() + world * (values - values.detach())
+    return torch.cat(rows)
+
+
+def add_up(values: Tensor) -> None:
+    """Replace a tensor by its sum over all ranks."""
+    if spread():
+        dist.all_reduce(values)

@@ -1,0 +1,105 @@
+"""Focal loss whose power learns, bin by bin, from a validation set."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.batch import missing, true_nll
+from calibrant.losses.validation_bins import ValidationBins, equal_width, place
+from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
+from calibrant.records import Curve
+from calibrant.registry import LOSSES
+
+
+@LOSSES.register(needs_validation=True)
+class AdaFocal(nn.Module):
+    r"""AdaFocal: focal loss with a power for each bin of probability, moved after each epoch by the bin's error.
+
+    .. math:: -(1 - p_y)^{\gamma_b} \log p_y \text{ if } \gamma_b \ge 0, \qquad
+              -(1 + p_y)^{|\gamma_b|} \log p_y \text{ otherwise}
+
+    where b is the bin of :math:`p_y`. After an epoch the validation set is cut into ``bins`` bins of equal mass of its
+    top-label confidence, and with :math:`E_b` the mean confidence less the accuracy of a bin
+
+    .. math:: \gamma_b \leftarrow \gamma_b e^{\lambda E_b} \text{ if } \gamma_b \ge 0, \qquad
+              \gamma_b e^{-\lambda E_b} \text{ otherwise},
+
+    held within [``gamma_min``, ``gamma_max``]; one that comes closer to 0 than ``switch`` changes its sign. The powers
+    begin at 1 on bins of equal width. They carry no gradient, and an empty bin keeps its power. Equal-mass edges lie
+    half-way between neighbours and the outer bins are open, so that no row is without a bin (the released code drops
+    the smallest). ``rate`` is :math:`\lambda`.
+
+    It uses up the validation set: a temperature fitted on the same rows is too hopeful.
+
+    Reference: Ghosh, Schaaf & Gormley, NeurIPS 2022.
+
+    Example:
+        >>> loss = AdaFocal(bins=5)
+        >>> loss(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
+        tensor([0.1422])
+        >>> loss.epoch_end(torch.tensor([0.9, 0.9]), torch.tensor([True, False]))  # says 0.9, is right half the time
+        >>> loss.gammas[0]
+        tensor(1.4918)
+    """
+
+    gammas: Tensor
+    inner: Tensor
+
+    def __init__(
+        self,
+        *,
+        bins: int = 15,
+        rate: float = 1.0,
+        gamma_max: float = 20.0,
+        gamma_min: float = -2.0,
+        switch: float = 0.2,
+    ) -> None:
+        super().__init__()
+        if not gamma_min < 0 < gamma_max:
+            raise ValueError(f"gamma_min must be below 0 and gamma_max above; got {gamma_min} and {gamma_max}.")
+        if not 0 < switch <= min(gamma_max, -gamma_min):
+            raise ValueError(f"switch must lie in (0, {min(gamma_max, -gamma_min):g}]; got {switch}.")
+        self.rate, self.gamma_max, self.gamma_min, self.switch = rate, gamma_max, gamma_min, switch
+        self.register_buffer("inner", equal_width(bins))
+        self.register_buffer("gammas", torch.ones(bins))
+        self._history: list[Tensor] = []
+
+    def forward(self, logits: Logits, labels: Labels) -> PerSample:
+        """Return the loss of each row."""
+        nll = true_nll(logits, labels)
+        gamma = self.gammas.to(nll.dtype)[place(nll, self.inner)]
+        return torch.where(gamma >= 0, missing(nll), 1 + (-nll).exp()) ** gamma.abs() * nll
+
+    @torch.no_grad()
+    def epoch_end(self, confidence: Confidence, correct: Correct) -> None:
+        """Move powers and edges by the errors of a validation set."""
+        found = ValidationBins.of(confidence, correct, len(self.gammas))
+        error = (found.confidence - found.accuracy).to(self.gammas.device)
+        self.gammas.copy_(self._moved(self.gammas, error))
+        self.inner.copy_(found.inner)
+        self._history.append(torch.stack([self.gammas.cpu(), error.cpu()]))
+
+    def _moved(self, gamma: Tensor, error: Tensor) -> Tensor:
+        up = gamma >= 0
+        moved = (gamma * torch.where(up, self.rate * error, -self.rate * error).exp()).clamp(
+            self.gamma_min, self.gamma_max
+        )
+        switched = torch.where(up, -self.switch, self.switch)
+        return torch.where(moved.abs() < self.switch, switched, moved)
+
+    @property
+    def history(self) -> Curve:
+        """The power and the error (confidence less accuracy) of each bin after each epoch."""
+        epochs, bins = len(self._history), len(self.gammas)
+        gamma, error = torch.stack(self._history, 1).double().numpy() if epochs else np.empty((2, 0, bins))
+        epoch, which = np.divmod(np.arange(epochs * bins), bins)
+        columns = {"epoch": epoch + 1, "bin": which, "gamma": gamma.reshape(-1), "error": error.reshape(-1)}
+        return Curve("gammas", columns, epochs)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the history, so that it is saved with the powers and edges."""
+        return torch.stack(self._history) if self._history else torch.empty(0, 2, len(self.gammas))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take up a saved history."""
+        self._history = list(state.cpu().unbind())

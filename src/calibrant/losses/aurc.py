@@ -1,0 +1,49 @@
+"""Cross-entropy weighed by the rank of the confidence."""
+
+from typing import Literal
+
+import torch
+
+from calibrant.batch import true_nll
+from calibrant.losses.confidence import confidence_of
+from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.registry import LOSSES
+
+Weighting = Literal["em", "ln", "sele"]
+
+
+@LOSSES.register(joint=True)
+def aurc(
+    logits: Logits, labels: Labels, *, confidence: str = "negative_entropy", weighting: Weighting = "em"
+) -> PerSample:
+    r"""AURC loss: cross-entropy weighed so that its mean is the mean selective risk over all coverages.
+
+    .. math:: -\alpha_{r} \log p_y, \qquad \alpha_r = \sum_{j=n-r+1}^{n} \frac1j
+
+    with r the rank of the row's confidence, 1 for the least sure; ties are broken by order. ``weighting="em"`` is
+    exact for the n rows at hand; "ln" is :math:`-\ln(1 - \frac{r}{n+1})`; "sele" is :math:`r/n`. Weights carry no
+    gradient and are made for the rows at hand (released code builds them once, wrong for a last short batch).
+    ``confidence`` is the name of a score.
+
+    The sure rows weigh most: a sure and wrong one more than anything else.
+
+    Reference: Zhou, Landgraf & Blaschko, 2025; Zhou et al., arXiv 2505.23463.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.1], [0.5, 2.5, 0.3]])
+        >>> aurc(logits, torch.tensor([0, 1]), confidence="msp")  # half, and one and a half, of cross-entropy
+        tensor([0.2085, 0.3301])
+    """
+    nll = true_nll(logits, labels)
+    n = len(nll)
+    rank = torch.arange(1, n + 1, device=nll.device, dtype=nll.dtype)
+    if weighting == "em":
+        table = (1 / (n + 1 - rank)).cumsum(0)
+    elif weighting == "ln":
+        table = -torch.log1p(-rank / (n + 1))
+    elif weighting == "sele":
+        table = rank / n
+    else:
+        raise ValueError(f"weighting must be em, ln or sele; got {weighting!r}.")
+    order = confidence_of(logits.detach(), confidence).argsort(stable=True)
+    return torch.empty_like(table).scatter(0, order, table) * nll

@@ -1,0 +1,63 @@
+"""Focal loss whose power is read off a validation set anew after each epoch."""
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.batch import missing, true_nll
+from calibrant.losses.validation_bins import ValidationBins, equal_width, place
+from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
+from calibrant.registry import LOSSES
+
+MOST = 1e4  # a power above this weighs every row 0, and an infinite one has no gradient
+
+
+@LOSSES.register(needs_validation=True)
+class CalFocal(nn.Module):
+    r"""CalFocal: focal loss with the power that the last validation error asks for, without memory.
+
+    .. math:: -(1 - p_y)^\gamma \log p_y, \qquad
+              \gamma = e^{\lambda (p_y - A_b)} \text{ (case 1)}, \quad
+              \gamma = e^{\lambda (C_b - A_b)} \text{ (case 2)}
+
+    with :math:`C_b` and :math:`A_b` the confidence and accuracy of the validation bin b that :math:`p_y` falls into
+    (bins as in `AdaFocal`). The power carries no gradient, is 1 until the first validation, and at most 10 000.
+    ``rate`` is :math:`\lambda`, of which 1, 10 and 100 were studied.
+
+    A step towards AdaFocal, kept for comparison: when the error is gone so is the power that removed it.
+
+    Reference: Ghosh, Schaaf & Gormley, NeurIPS 2022, equations 2 and 3.
+
+    Example:
+        >>> loss = CalFocal(bins=4, rate=10.0)
+        >>> loss(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))  # no validation yet: the power is 1
+        tensor([0.1422])
+    """
+
+    inner: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+    def __init__(self, *, bins: int = 15, rate: float = 10.0, case: int = 2) -> None:
+        super().__init__()
+        if case not in (1, 2):
+            raise ValueError(f"case must be 1 or 2; got {case}.")
+        self.rate, self.case = rate, case
+        self.register_buffer("inner", equal_width(bins))
+        self.register_buffer("confidence", torch.full((bins,), torch.nan))
+        self.register_buffer("accuracy", torch.full((bins,), torch.nan))
+
+    def forward(self, logits: Logits, labels: Labels) -> PerSample:
+        """Return the loss of each row."""
+        nll = true_nll(logits, labels)
+        at = place(nll, self.inner)
+        sure = (-nll).detach().exp() if self.case == 1 else self.confidence.to(nll.dtype)[at]
+        gamma = (self.rate * (sure - self.accuracy.to(nll.dtype)[at])).nan_to_num(nan=0.0).exp().clamp(max=MOST)
+        return missing(nll) ** gamma * nll
+
+    @torch.no_grad()
+    def epoch_end(self, confidence: Confidence, correct: Correct) -> None:
+        """Take over the bins of a validation set."""
+        found = ValidationBins.of(confidence, correct, len(self.accuracy))
+        self.inner.copy_(found.inner)
+        self.confidence.copy_(found.confidence)
+        self.accuracy.copy_(found.accuracy)

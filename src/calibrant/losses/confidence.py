@@ -1,0 +1,65 @@
+"""Scores of confidence as `calibrant.scores` defines them, with their gradient: what a loss may weigh rows by."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from calibrant.batch import entropy
+from calibrant.nouns import Confidence, Logits, widened
+
+
+def _margin(logits: Tensor) -> Tensor:
+    two = logits.softmax(1).topk(2, dim=1).values
+    return two[:, 0] - two[:, 1]
+
+
+def _logit_margin(logits: Tensor) -> Tensor:
+    two = logits.topk(2, dim=1).values
+    return two[:, 0] - two[:, 1]
+
+
+def _square(logits: Tensor) -> Tensor:
+    return logits.softmax(1).square().sum(1)
+
+
+# name -> score, and whether it lies in [0, 1]
+SCORES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "msp": (lambda logits: logits.softmax(1).amax(1), True),
+    "margin": (_margin, True),
+    "normalised_negative_entropy": (lambda logits: 1 - entropy(logits) / math.log(logits.shape[1]), True),
+    "l2_norm": (lambda logits: _square(logits).sqrt(), True),
+    "released": (lambda logits: logits.softmax(1).softmax(1).amax(1), True),  # a second softmax
+    "negative_entropy": (lambda logits: -entropy(logits), False),
+    "gini": (lambda logits: _square(logits) - 1, False),
+    "max_logit": (lambda logits: logits.amax(1), False),
+    "energy": (lambda logits: logits.logsumexp(1), False),
+    "logit_margin": (_logit_margin, False),
+}
+
+
+def confidence_of(logits: Logits, name: str) -> Confidence:
+    """Return a score by its name; "released" is the largest softmax of the probabilities, a second softmax.
+
+    Example:
+        >>> confidence_of(torch.tensor([[3.0, 1.0]]), "logit_margin")
+        tensor([2.])
+    """
+    if name not in SCORES:
+        raise ValueError(f"confidence must be one of {', '.join(SCORES)}; got {name!r}.")
+    return SCORES[name][0](widened(logits))
+
+
+def unit_confidence_of(logits: Logits, name: str) -> Confidence:
+    """Return a score in [0, 1]; one with another range is moved there by its extremes in the batch.
+
+    Example:
+        >>> unit_confidence_of(torch.tensor([[3.0, 1.0], [2.0, 1.0], [0.0, 0.0]]), "logit_margin")
+        tensor([1.0000, 0.5000, 0.0000])
+    """
+    found = confidence_of(logits, name)
+    if SCORES[name][1]:
+        return found
+    low, high = found.detach().amin(), found.detach().amax()
+    return (found - low) / (high - low).clamp(min=torch.finfo(found.dtype).tiny)

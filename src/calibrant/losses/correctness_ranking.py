@@ -1,0 +1,62 @@
+"""Cross-entropy plus a term that ranks confidences as training went."""
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.batch import top, true_nll
+from calibrant.nouns import Confidence, Labels, Logits, PerSample
+from calibrant.registry import LOSSES
+
+
+@LOSSES.register(joint=True, needs_rows=True)
+class CorrectnessRanking(nn.Module):
+    r"""Correctness ranking loss: rows that were right more often in training should be surer.
+
+    .. math:: -\log p_{y_i} + \lambda \max\bigl(0,\; |c_i - c_j| - \mathrm{sign}(c_i - c_j)(s_i - s_j)\bigr)
+
+    :math:`c_i` is the share of the times seen so far that row i was predicted right, :math:`s_i` its largest
+    probability, and j the next row of the batch (the last is paired with the first). A row is told from others by
+    ``rows``, its place in the training set of ``n`` rows; counts are kept in train mode, from what the batch
+    predicts, after the loss is computed. ``weight`` is :math:`\lambda`.
+
+    Where the training set is fitted at once all counts are equal and the term says nothing.
+
+    Reference: Moon, Kim, Shin & Hwang, ICML 2020.
+
+    Example:
+        >>> loss = CorrectnessRanking(100)
+        >>> loss(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1]), torch.tensor([7, 42]))
+        tensor([0.3133, 0.0486])
+    """
+
+    right: Tensor
+    seen: Tensor
+
+    def __init__(self, n: int, *, weight: float = 1.0) -> None:
+        super().__init__()
+        if n < 1:
+            raise ValueError(f"n must be the number of training rows; got {n}.")
+        self.weight = weight
+        self.register_buffer("right", torch.zeros(n))
+        self.register_buffer("seen", torch.zeros(n))
+
+    def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
+        """Return the loss of each row, and in train mode count it."""
+        sure, correct = top(logits, labels)
+        share = (self.right[rows] / self.seen[rows].clamp(min=1)).to(sure.dtype)
+        if self.training:
+            with torch.no_grad():
+                self.right.index_add_(0, rows, correct.to(self.right.dtype))
+                self.seen.index_add_(0, rows, torch.ones_like(self.seen[rows]))
+        return true_nll(logits, labels) + self.weight * ranking(sure, share)
+
+
+def ranking(confidence: Confidence, share: Confidence) -> PerSample:
+    """Return the ranking term of each row with the next.
+
+    Example:
+        >>> ranking(torch.tensor([0.6, 0.7]), torch.tensor([0.9, 0.4]))
+        tensor([0.6000, 0.6000])
+    """
+    gap = share - share.roll(-1)
+    return (gap.abs() - gap.sign() * (confidence - confidence.roll(-1))).relu()

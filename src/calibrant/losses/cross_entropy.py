@@ -1,0 +1,22 @@
+"""The log loss."""
+
+from calibrant.batch import true_nll
+from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.registry import LOSSES
+
+
+@LOSSES.register()
+def cross_entropy(logits: Logits, labels: Labels) -> PerSample:
+    r"""Cross-entropy: the negative log probability of the label.
+
+    .. math:: -\log p_y
+
+    A proper score, but a network that can fit its training set is driven to probabilities of 1 there and ends too sure.
+
+    Reference: Good, JRSS B 1952; Guo, Pleiss, Sun & Weinberger, ICML 2017, on how it ends too sure.
+
+    Example:
+        >>> cross_entropy(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
+        tensor([0.4170])
+    """
+    return true_nll(logits, labels)

@@ -1,0 +1,51 @@
+"""Focal loss that also looks at a competitor."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.batch import missing, true_nll
+from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.registry import LOSSES
+
+Competitor = Literal["ranked_after", "competitor", "only_if_right"]
+
+
+@LOSSES.register()
+def dual_focal(
+    logits: Logits, labels: Labels, *, gamma: float = 5.0, competitor: Competitor = "ranked_after"
+) -> PerSample:
+    r"""Dual focal loss: focal loss whose weight grows with the probability of a competitor.
+
+    .. math:: -(1 - p_y + p_j)^\gamma \log p_y, \qquad p_j = \max\{p_k : p_k < p_y\}
+
+    ``"ranked_after"``, the default, is the largest probability strictly below the label's (0 if there is none): what
+    the authors' abstract and code say. ``"competitor"`` is the largest probability of another class, the reading that
+    Zhou et al. print (their equation 33); ``"only_if_right"`` is the same but 0 where the prediction is wrong (their
+    equation 35, which they take the released code to do; it does not). Gradient flows through both probabilities.
+
+    Under "ranked_after" the loss jumps where the label's probability passes that of another class.
+
+    Reference: Tao, Dong & Xu, ICML 2023; Zhou et al., arXiv 2505.23463.
+
+    Example:
+        >>> dual_focal(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
+        tensor([0.0282])
+    """
+    if gamma < 0:
+        raise ValueError(f"gamma must not be negative; got {gamma}.")
+    z = widened(logits)
+    nll, true = true_nll(z, labels), z.gather(1, labels[:, None])
+    other = (_lead(z, true, labels, competitor) - true.squeeze(1) - nll).exp()
+    return (missing(nll) + other) ** gamma * nll
+
+
+def _lead(z: Tensor, true: Tensor, labels: Tensor, competitor: str) -> Tensor:
+    """Return the logit of the competitor, -inf where there is none."""
+    if competitor == "ranked_after":
+        return z.masked_fill(z >= true, -torch.inf).amax(1)
+    if competitor not in ("competitor", "only_if_right"):
+        raise ValueError(f"competitor must be ranked_after, competitor or only_if_right; got {competitor!r}.")
+    best = z.scatter(1, labels[:, None], -torch.inf).amax(1)
+    return best if competitor == "competitor" else best.masked_fill(best > true.squeeze(1), -torch.inf)

@@ -1,0 +1,81 @@
+"""Accuracy versus uncertainty: right and sure, wrong and unsure."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from calibrant.batch import entropy, top
+from calibrant.nouns import Labels, Logits, PerSample, Scalar
+from calibrant.registry import PENALTIES
+
+
+@PENALTIES.register()
+def avuc(logits: Logits, labels: Labels, *, threshold: float | None = None, detach_confidence: bool = False) -> Scalar:
+    r"""AvUC: how much mass is right but unsure, or wrong but sure, against the rest.
+
+    .. math:: \log\Bigl(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}}\Bigr)
+
+    With u the entropy, t = tanh u and r the confidence: :math:`n_{AC} = \sum r (1 - t)` over right rows with u below
+    the threshold, :math:`n_{AU} = \sum r t` over right rows at or above it, :math:`n_{IC} = \sum (1 - r)(1 - t)` and
+    :math:`n_{IU} = \sum (1 - r)\, t` over wrong rows likewise. 1e-10 is added to the denominator. The threshold, in
+    nats, is half-way between the mean entropies of right and of wrong rows of the batch unless it is given (the
+    reference fixes it after a start with cross-entropy alone).
+
+    The membership in the four groups carries no gradient: at the threshold the value jumps.
+
+    Reference: Krishnan & Tickoo, NeurIPS 2020.
+
+    Example:
+        >>> avuc(torch.tensor([[2.0, 0.0], [0.5, 0.0]]), torch.tensor([0, 1]), threshold=0.5)
+        tensor(0.)
+    """
+    confidence, correct = top(logits, labels)
+    uncertainty = entropy(logits)
+    confidence = confidence.detach() if detach_confidence else confidence
+    limit = _half_way(uncertainty.detach(), correct) if threshold is None else threshold
+    unsure = (uncertainty >= limit).to(confidence.dtype)
+    amount = torch.where(correct, confidence, 1 - confidence)
+    return _balance(amount * (1 - unsure), amount * unsure, uncertainty, correct)
+
+
+@PENALTIES.register()
+def soft_avuc(logits: Logits, labels: Labels, *, threshold: float = 0.5, temperature: float = 1.0) -> Scalar:
+    r"""S-AvUC: AvUC with a soft gate in place of the threshold, and without the confidence as a factor.
+
+    .. math:: q = \sigma\Bigl(\frac1T \log\frac{e\,(1 - \theta)}{(1 - e)\,\theta}\Bigr), \qquad e = \frac{u}{\log K}
+
+    is how unsure a row is; then :math:`n_{AC} = \sum (1 - q)(1 - t)` and :math:`n_{AU} = \sum q\,t` over right rows,
+    :math:`n_{IC}` and :math:`n_{IU}` the same over wrong ones, and the logarithm of `avuc`. e is held within
+    [1e-6, 1 - 1e-6]; ``threshold`` is :math:`\theta`, a share of the largest entropy.
+
+    Two numbers to choose, and an entropy of half the largest means other things at 10 and at 1 000 classes.
+
+    Reference: Karandikar et al., NeurIPS 2021.
+
+    Example:
+        >>> soft_avuc(torch.tensor([[2.0, 0.0], [0.5, 0.0]]), torch.tensor([0, 1]))
+        tensor(0.2112)
+    """
+    if not 0 < threshold < 1 or temperature <= 0:
+        raise ValueError(f"threshold must lie in (0, 1) and temperature be positive; got {threshold}, {temperature}.")
+    _, correct = top(logits, labels)
+    uncertainty = entropy(logits)
+    share = (uncertainty / math.log(logits.shape[1])).clamp(1e-6, 1 - 1e-6)
+    gate = ((torch.logit(share) - math.log(threshold / (1 - threshold))) / temperature).sigmoid()
+    return _balance(1 - gate, gate, uncertainty, correct)
+
+
+def _balance(sure: PerSample, unsure: PerSample, uncertainty: PerSample, correct: Tensor) -> Scalar:
+    t, right = uncertainty.tanh(), correct.to(sure.dtype)
+    certain, uncertain = sure * (1 - t), unsure * t
+    good = (right * certain + (1 - right) * uncertain).sum()
+    bad = (right * uncertain + (1 - right) * certain).sum()
+    return torch.log1p(bad / (good + 1e-10))
+
+
+def _half_way(uncertainty: Tensor, correct: Tensor) -> Tensor:
+    """Return the mean of the mean entropies of right and wrong rows, or the one there is."""
+    right = correct.to(uncertainty.dtype)
+    means = [(uncertainty * kind).sum() / kind.sum().clamp(min=1) for kind in (right, 1 - right)]
+    return (means[0] + means[1]) / (correct.any().to(right.dtype) + (~correct).any().to(right.dtype))

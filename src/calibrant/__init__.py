@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calibrant.autocalibration import autocalibrate as autocalibrate
     from calibrant.calibrators.saving import load as load
     from calibrant.collecting import collect as collect
+    from calibrant.criterion import Criterion as Criterion
     from calibrant.label_shift import estimate_prior as estimate_prior
     from calibrant.predictions import Predictions as Predictions
     from calibrant.prior import adjust_prior as adjust_prior
@@ -25,6 +26,7 @@ _HOMES = {
     "autocalibrate": "autocalibration",
     "load": "calibrators.saving",
     "collect": "collecting",
+    "Criterion": "criterion",
     "adjust_prior": "prior",
     "estimate_prior": "label_shift",
 }
@@ -36,6 +38,7 @@ _MODULES = {
     "margins",
     "metrics",
     "penalties",
+    "presets",
     "records",
     "registry",
     "report",

@@ -27,7 +27,8 @@ class AdaFocal(nn.Module):
     held within [``gamma_min``, ``gamma_max``]; one that comes closer to 0 than ``switch`` changes its sign. The powers
     begin at 1 on bins of equal width. They carry no gradient, and an empty bin keeps its power. Equal-mass edges lie
     half-way between neighbours and the outer bins are open, so that no row is without a bin (the released code drops
-    the smallest). ``rate`` is :math:`\lambda`.
+    the smallest); a bin is (low, high] for both sets (the paper prints [low, high), which differs at an edge only).
+    ``rate`` is :math:`\lambda`.
 
     It uses up the validation set: a temperature fitted on the same rows is too hopeful.
 

@@ -29,6 +29,7 @@ class ValidationBins:
             raise ValueError("validation must have at least one row; got none.")
         c, a = float64(confidence), float64(correct)
         edges = mass_edges(c, bins)
+        edges = edges[edges < c.max()]  # above the others there would be nobody
         index = np.searchsorted(edges, c, side="left")
         rows = np.maximum(np.bincount(index, minlength=bins), 1)
         inner = np.full(bins - 1, np.inf)
@@ -45,5 +46,5 @@ def equal_width(bins: int) -> Tensor:
 
 
 def place(nll: PerSample, inner: Tensor) -> Tensor:
-    """Return the bin of the label's probability: [low, high), and the last holds 1."""
-    return torch.bucketize((-nll).detach().exp(), inner.to(nll.dtype), right=True)
+    """Return the bin of the label's probability: (low, high], as in the validation set; the first holds 0 too."""
+    return torch.bucketize((-nll).detach().exp(), inner.to(nll.dtype))

@@ -26,7 +26,7 @@ def mmce(
 
     with r the confidence and a the correctness, which carries no gradient. Right and wrong rows weigh the same in all;
     without one kind the value is 0. ``weighted=False`` gives :math:`w_i = 1/n`. Released code divides the three sums
-    (right with right, wrong with wrong, right with wrong) by the numbers of their pairs a second time
+    (right with right, wrong with wrong, right with wrong) by the numbers of their pairs, plus 1e-5, a second time
     (``normalisation="released"``): published weights such as 2 and 4 were tuned with that. 1e-10 is added below the
     root.
 
@@ -50,7 +50,7 @@ def mmce(
     gap = (right - confidence) / count
     pairs = gap[:, None] * gap * kernel
     if normalisation == "released":
-        pairs = pairs / (count[:, None] * count)
+        pairs = pairs / (count[:, None] * count + 1e-5)
     both = (correct.any() & ~correct.all()).to(pairs.dtype)
     return both * _root(both * pairs.sum())
 

@@ -44,7 +44,7 @@ def soft_ece(
     low = 1 / logits.shape[1] if label_binned else 0.0
     place = (torch.arange(bins, device=confidence.device, dtype=confidence.dtype) + 0.5) / bins
     share = (-(confidence[:, None] - (low + (1 - low) * place)).square() / temperature).softmax(1)
-    mass = share.sum(0).clamp(min=1e-5)
+    mass = share.sum(0).clamp(min=1e-30)
     right = correct.to(confidence.dtype)[:, None]
     accuracy = (share * right).sum(0) / mass
     if label_binned:

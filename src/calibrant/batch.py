@@ -31,16 +31,30 @@ def true_nll(logits: Logits, labels: Labels) -> PerSample:
 
 
 def missing(nll: PerSample) -> PerSample:
-    r"""Return :math:`1 - p_y`, exact near 1 and never 0.
-
-    Where :math:`p_y` rounds to 1 it is the smallest positive number, with gradient 0: a power of it below 1 then has a
-    gradient, and a value that does not differ from 0.
+    r"""Return :math:`1 - p_y`, exact near 0 and never 0: where :math:`p_y` rounds to 1, the smallest positive number.
 
     Example:
         >>> missing(torch.tensor([0.6931, 0.0]))
         tensor([4.9998e-01, 1.1755e-38])
     """
     return (-torch.expm1(-nll)).clamp(min=torch.finfo(nll.dtype).tiny)
+
+
+def powered(nll: PerSample, gamma: float | Tensor) -> PerSample:
+    r"""Return :math:`-(1 - p_y)^\gamma \log p_y`, and :math:`-(1 + p_y)^{|\gamma|} \log p_y` where gamma is negative.
+
+    Few operations: at a thousand classes a chain of twenty on n numbers takes as long as half a pass over the logits.
+    With a gamma for each row :math:`1 - p_y` is a difference, off by the rounding of :math:`p_y`.
+
+    Example:
+        >>> powered(torch.tensor([0.6931, 0.6931]), torch.tensor([1.0, -1.0]))
+        tensor([0.3465, 1.0397])
+    """
+    if isinstance(gamma, Tensor):
+        base = (1 - gamma.sign() * (-nll).exp()).clamp(min=torch.finfo(nll.dtype).tiny)
+        return base ** gamma.abs() * nll
+    base = missing(nll) if gamma >= 0 else 1 + (-nll).exp()
+    return base ** abs(gamma) * nll
 
 
 def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import missing, true_nll
+from calibrant.batch import powered, true_nll
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.records import Curve
@@ -68,8 +68,7 @@ class AdaFocal(nn.Module):
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
         nll = true_nll(logits, labels)
-        gamma = self.gammas.to(nll.dtype)[place(nll, self.inner)]
-        return torch.where(gamma >= 0, missing(nll), 1 + (-nll).exp()) ** gamma.abs() * nll
+        return powered(nll, self.gammas.to(nll.dtype)[place(nll, self.inner)])
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import missing, true_nll
+from calibrant.batch import powered, true_nll
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
@@ -52,7 +52,7 @@ class CalFocal(nn.Module):
         at = place(nll, self.inner)
         sure = (-nll).detach().exp() if self.case == 1 else self.confidence.to(nll.dtype)[at]
         gamma = (self.rate * (sure - self.accuracy.to(nll.dtype)[at])).nan_to_num(nan=0.0).exp().clamp(max=MOST)
-        return missing(nll) ** gamma * nll
+        return powered(nll, gamma)
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

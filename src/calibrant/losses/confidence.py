@@ -24,13 +24,19 @@ def _square(logits: Tensor) -> Tensor:
     return logits.softmax(1).square().sum(1)
 
 
+def _released(logits: Tensor) -> Tensor:
+    probs = logits.softmax(1)
+    best = probs.gather(1, probs.detach().argmax(1, keepdim=True))
+    return 1 / (probs - best).exp().sum(1)  # the largest of a second softmax
+
+
 # name -> score, and whether it lies in [0, 1]
 SCORES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "msp": (lambda logits: logits.softmax(1).amax(1), True),
     "margin": (_margin, True),
     "normalised_negative_entropy": (lambda logits: 1 - entropy(logits) / math.log(logits.shape[1]), True),
     "l2_norm": (lambda logits: _square(logits).sqrt(), True),
-    "released": (lambda logits: logits.softmax(1).softmax(1).amax(1), True),  # a second softmax
+    "released": (_released, True),
     "negative_entropy": (lambda logits: -entropy(logits), False),
     "gini": (lambda logits: _square(logits) - 1, False),
     "max_logit": (lambda logits: logits.amax(1), False),

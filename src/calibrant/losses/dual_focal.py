@@ -1,6 +1,6 @@
 """Focal loss that also looks at a competitor."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,16 +36,20 @@ def dual_focal(
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
     z = widened(logits)
-    nll, true = true_nll(z, labels), z.gather(1, labels[:, None])
-    other = (_lead(z, true, labels, competitor) - true.squeeze(1) - nll).exp()
+    nll, rival = true_nll(z, labels), _rival(z.detach(), labels, competitor)
+    both = z.gather(1, torch.stack([labels, rival.indices], 1))
+    other = torch.where(rival.values.isfinite(), (both[:, 1] - both[:, 0] - nll).exp(), 0)
     return (missing(nll) + other) ** gamma * nll
 
 
-def _lead(z: Tensor, true: Tensor, labels: Tensor, competitor: str) -> Tensor:
-    """Return the logit of the competitor, -inf where there is none."""
+def _rival(z: Tensor, labels: Tensor, competitor: str) -> Any:
+    """Return the logit of the competitor, -inf where there is none, and its place."""
+    true = z.gather(1, labels[:, None])
     if competitor == "ranked_after":
-        return z.masked_fill(z >= true, -torch.inf).amax(1)
+        return z.masked_fill(z >= true, -torch.inf).max(1)
     if competitor not in ("competitor", "only_if_right"):
         raise ValueError(f"competitor must be ranked_after, competitor or only_if_right; got {competitor!r}.")
-    best = z.scatter(1, labels[:, None], -torch.inf).amax(1)
-    return best if competitor == "competitor" else best.masked_fill(best > true.squeeze(1), -torch.inf)
+    others = z.scatter(1, labels[:, None], -torch.inf)
+    if competitor == "only_if_right":
+        others = others.masked_fill(others.amax(1, keepdim=True) > true, -torch.inf)
+    return others.max(1)

@@ -2,7 +2,7 @@
 
 import torch
 
-from calibrant.batch import missing, true_nll
+from calibrant.batch import powered, true_nll
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -28,5 +28,4 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
     nll = true_nll(logits, labels)
     p = (-nll).detach().exp()
-    power = torch.where(p < 0.2, 5.0, torch.where(p < 0.5, 3.0, gamma))
-    return missing(nll) ** power * nll
+    return powered(nll, torch.where(p < 0.2, 5.0, torch.where(p < 0.5, 3.0, gamma)).to(nll.dtype))

@@ -97,8 +97,9 @@ def score(z, name):
     return {"negative_entropy": -entropy, "normalised_negative_entropy": 1 - entropy / math.log(p.shape[1])}[name]
 
 
-def au(z, y, confidence="released", kappa=0.8, nu=0.005, bins=64, constant=False, weight_gradient=1.0):
+def au(z, y, confidence="released", kappa=0.8, nu=None, bins=64, constant=False, weight_gradient=1.0):
     s, n = score(z, confidence), len(y)
+    nu = usual(z.shape[1]) if nu is None else nu
     counts = np.histogram(s, bins=np.linspace(0, 1, bins + 1))[0]
     centres = [(m + 0.5) / bins for m in range(bins)]
 
@@ -110,6 +111,11 @@ def au(z, y, confidence="released", kappa=0.8, nu=0.005, bins=64, constant=False
     top = share(threshold)
     weight = np.array([-math.log(1 - (top if x >= threshold else share(x))) for x in s])
     return weight * (1 / top if constant else 1) * cross_entropy(z, y)
+
+
+def usual(k):
+    """Half of the range of the largest softmax of k probabilities."""
+    return (probabilities(np.eye(k)[:1]).max() - 1 / k) / 2
 
 
 def ada_focal(z, y, inner, gammas):

@@ -21,7 +21,7 @@ LEVELS = [
     {"predictions"},
     {"scores", "metrics"},
     {"losses", "penalties"},
-    {"calibrators", "trust", "criterion"},
+    {"calibrators", "trust", "criterion", "loss_shapes"},
     {"curves", "resampling"},
     {"evidence", "prior", "margins", "collecting"},
     {"slices", "advice", "report", "crossfitting", "label_shift"},

@@ -10,7 +10,7 @@ import pytest
 from calibrant import files
 from calibrant.calibrators.saving import load
 from calibrant.cli import main
-from calibrant.registry import ALL
+from calibrant.registry import ALL, LOSSES
 
 PROGRAM = [sys.executable, "-c", "from calibrant.cli import main; main()"]
 
@@ -113,6 +113,104 @@ def test_methods_lists_every_registered_method():
     assert [(row["kind"], row["name"]) for row in rows] == [(e.kind, e.name) for r in ALL for e in r.entries()]
     assert run("methods", "scores").stdout.count("\n") == 10
     assert "brier" in run("methods", "metrics").stdout
+
+
+@pytest.fixture
+def methods(tmp_path, monkeypatch, capsys):
+    """The command without a process of its own, in an empty folder."""
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["calibrant", "methods", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, left.value.code, told.out, told.err)
+
+    return call
+
+
+def test_a_kind_of_method_is_listed_as_before_there_was_show(methods):
+    entries = LOSSES.entries()
+    width = max(len(entry.name) for entry in entries)
+    rows = [f"loss        {entry.name:<{width}}  {entry.summary}" for entry in entries]
+    assert methods("losses").stdout.splitlines() == rows
+    assert methods("loss").stdout.splitlines() == rows
+    assert methods().stdout.count("\n") == sum(map(len, ALL))
+
+
+def test_a_loss_is_shown_with_a_small_table_of_its_shape(methods):
+    done = methods("show", "focal", "--option", "gamma=1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "focal (loss)"
+    assert lines[2] == "  formula    -(1 - p_y)^gamma log p_y"
+    assert lines[3] == "  options    gamma = 3.0, detach_weight = False"
+    assert "Shape of focal, gamma 1:" in lines
+    header = next(i for i, line in enumerate(lines) if line.startswith("   p_y"))
+    table = np.array([line.split() for line in lines[header + 1 : header + 9]], dtype=float)
+    assert table[:, 0].tolist() == [0.01, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99]
+    p = table[:, 0]
+    assert table[:, 1] == pytest.approx(-(1 - p) * np.log(p), rel=1e-3)
+    assert table[:, 2] == pytest.approx(2 * (1 - p), rel=1e-3)
+    assert table[:, 3] == pytest.approx(np.log(p) - (1 - p) / p, rel=1e-3)
+    assert lines[-1].startswith("Of 10 classes the label has p_y")
+
+
+def test_several_losses_are_drawn_together_and_described_without_the_table(methods, tmp_path):
+    done = methods("show", "inverse_focal", "seca", "--option", "gamma=5", "--k", "3", "--out", "losses.svg")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.endswith("written: losses.svg\n")
+    assert "gradient   (" not in done.stdout
+    assert "above 3.59" in done.stdout
+    drawn = (tmp_path / "losses.svg").read_text()
+    for word in ("cross_entropy", "inverse_focal, gamma 5", "seca", "Of 3 classes"):
+        assert word in drawn
+
+
+def test_every_method_can_be_shown_in_words_and_as_json(methods):
+    names = sorted({name for registry in ALL for name in registry})
+    done = methods("show", *names)
+    assert done.returncode == 0, done.stderr
+    titles = {f"{entry.name} ({entry.kind})" for registry in ALL for entry in registry.entries()}
+    assert titles <= set(done.stdout.splitlines())
+    found = json.loads(methods("show", *names, "--json").stdout)
+    assert {f"{row['name']} ({row['kind']})" for row in found} == titles
+    for row in found:
+        assert {"summary", "formula", "needs", "options", "facts", "reference"} <= set(row)
+        assert ("shape" in row) == (row["kind"] == "loss")
+    by = {(row["kind"], row["name"]): row for row in found}
+    assert by["loss", "online_label_smoothing"]["needs"] == ["k"]
+    assert by["calibrator", "temperature"]["options"] == {"rule": "nll"}
+    assert by["metric", "nll"]["facts"]["better"] == "lower"
+    assert len(by["loss", "brier"]["shape"]["columns"]["p"]) == 999
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show"], "show must be followed by the name of a method"),
+        (["show", "focl"], "no method is named 'focl'. Did you mean 'focal'"),
+        (["show", "zzzzzz"], "no method is named 'zzzzzz'."),
+        (["losses", "focal"], "must come after show, as in: calibrant methods show focal."),
+        (["losses", "--k", "3"], "must come after show, as in: calibrant methods show focal."),
+        (["show", "temperature", "--out", "a.svg"], "must come with the name of a loss; got temperature."),
+        (["show", "focal", "--out", "a.jpg"], "a.jpg must end in .svg, .png, .pdf; got '.jpg'."),
+        (["show", "focal", "--out", "no/a.svg"], "no/a.svg must be a file in a folder that exists."),
+        (["show", "focal", "--option", "gama=5"], "option must be among gamma, detach_weight for focal; got 'gama'."),
+        (["show", "focal", "--option", "gamma=x"], "option gamma must be a number; got 'x'."),
+        (["show", "focal", "--option", "gamma=-1"], "gamma must not be negative; got -1.0."),
+        (["show", "focal", "--k", "0"], "k must be the number of classes, at least 2; got 0."),
+    ],
+)
+def test_a_bad_request_to_methods_gets_one_sentence_and_exit_code_2(methods, arguments, said):
+    done = methods(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("calibrant: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture

@@ -313,9 +313,10 @@ def _au_held(row, method, z, y):
     counts = torch.tensor(np.histogram(first, bins=np.linspace(0, 1, method.bins + 1))[0])
     centres = (torch.arange(method.bins) + 0.5) / method.bins
     threshold, n = float(np.quantile(first, method.kappa)), len(y)
+    nu = oracle.usual(z.shape[1]) if method.nu is None else method.nu
 
     def share(x):
-        return ((counts * torch.sigmoid((x[:, None] - centres) / method.nu)).sum(1) / n).clamp(1 / (n + 1), n / (n + 1))
+        return ((counts * torch.sigmoid((x[:, None] - centres) / nu)).sum(1) / n).clamp(1 / (n + 1), n / (n + 1))
 
     top_share = share(torch.tensor([threshold], dtype=torch.float64))
 
@@ -552,7 +553,7 @@ def test_every_score_may_weigh_and_is_the_score_of_that_name():
     for name in CONFIDENCES:
         unit = unit_confidence_of(z, name)
         assert bool(((unit >= 0) & (unit <= 1)).all()), name
-        weights = LOSSES["au"](confidence=name).weights(unit)
+        weights = LOSSES["au"](confidence=name).weights(unit, 0.1)
         assert bool((weights > 0).all()), name
 
 
@@ -560,7 +561,7 @@ def test_the_weights_of_au_are_published_and_vary():
     z, _ = fixture()
     loss = LOSSES["au"](confidence="msp", bins=4, nu=0.1, kappa=0.5).double()
     s = z.softmax(1).amax(1).requires_grad_(True)
-    weights = loss.weights(s)
+    weights = loss.weights(s, 0.1)
     sure = 0.628543648700
     assert weights.tolist() == pytest.approx(
         [sure, sure, 0.237662751686, sure, 0.344636440350, 0.494741886772], abs=1e-10
@@ -570,9 +571,9 @@ def test_the_weights_of_au_are_published_and_vary():
         [0, 0, 1.4211887347162628, 0, 1.6939678381401369, 2.064232009740574], abs=1e-9
     )
     # the default: scores of a second softmax lie close together, but the weights of a batch differ
-    z, _ = batch(64, 10)
-    default = LOSSES["au"](nu=0.1).double()
-    spread = default.weights(unit_confidence_of(z, "released"))
+    z, y = batch(64, 10)
+    default = LOSSES["au"]().double()
+    spread = default(z, y) / F.cross_entropy(z, y, reduction="none")
     assert float(spread.std()) > 0.01
 
 

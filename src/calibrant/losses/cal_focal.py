@@ -44,15 +44,18 @@ class CalFocal(nn.Module):
         self.rate, self.case = rate, case
         self.register_buffer("inner", equal_width(bins))
         self.register_buffer("confidence", torch.full((bins,), torch.nan))
-        self.register_buffer("accuracy", torch.full((bins,), torch.nan))
+        self.register_buffer("accuracy", torch.full((bins,), torch.nan))  # not known yet: the power is 1
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
         nll = true_nll(logits, labels)
-        at = place(nll, self.inner)
-        sure = (-nll).detach().exp() if self.case == 1 else self.confidence.to(nll.dtype)[at]
-        gamma = (self.rate * (sure - self.accuracy.to(nll.dtype)[at])).nan_to_num(nan=0.0).exp().clamp(max=MOST)
-        return powered(nll, gamma)
+        p = (-nll).exp()
+        at = place(p, self.inner)
+        if self.case == 1:
+            error = p.detach() - self.accuracy.to(nll.dtype)[at]
+        else:
+            error = (self.confidence - self.accuracy).to(nll.dtype)[at]
+        return powered(nll, p, (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST))
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

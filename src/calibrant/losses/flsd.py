@@ -27,5 +27,6 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
     nll = true_nll(logits, labels)
-    p = (-nll).detach().exp()
-    return powered(nll, torch.where(p < 0.2, 5.0, torch.where(p < 0.5, 3.0, gamma)).to(nll.dtype))
+    p = (-nll).exp()
+    usual = 3.0 if gamma == 3 else torch.where(p < 0.5, 3.0, gamma).to(nll.dtype)
+    return powered(nll, p, torch.where(p < 0.2, 5.0, usual).to(nll.dtype))

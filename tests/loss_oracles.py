@@ -126,11 +126,11 @@ def ada_focal(z, y, inner, gammas):
     return np.array(out)
 
 
-def cal_focal(z, y, inner, confidence, accuracy, rate, case):
+def cal_focal(z, y, inner, accuracy, gammas, rate, case):
     out = []
     for p in _true(z, y):
         b = sum(edge < p for edge in inner)
-        gamma = math.exp(rate * ((p if case == 1 else confidence[b]) - accuracy[b]))
+        gamma = math.exp(rate * (p - accuracy[b])) if case == 1 else gammas[b]
         out.append(-((1 - p) ** gamma) * math.log(p))
     return np.array(out)
 

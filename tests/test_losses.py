@@ -13,14 +13,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.batch import entropy, top
+from calibrant.batch import entropy, powered, top
 from calibrant.losses.ada_focal import AdaFocal
 from calibrant.losses.cal_focal import CalFocal
 from calibrant.losses.confidence import SCORES as CONFIDENCES
 from calibrant.losses.confidence import confidence_of, unit_confidence_of
 from calibrant.losses.correctness_ranking import CorrectnessRanking, ranking
 from calibrant.losses.online_label_smoothing import OnlineLabelSmoothing
-from calibrant.losses.seca import class_means
+from calibrant.losses.seca import class_sums
 from calibrant.predictions import Predictions
 from calibrant.registry import LOSSES, PENALTIES, SCORES
 
@@ -114,7 +114,7 @@ LOSS_ROWS = [
             "rate": 10.0,
             "inner": [0.25, 0.5, 0.75],
             "accuracy": [0.3, 0.4, 0.7, 0.95],
-            "confidence": [0.0] * 4,
+            "gammas": [1.0] * 4,
         },
         0.6293649550124154,
     ),
@@ -125,7 +125,7 @@ LOSS_ROWS = [
             "rate": 10.0,
             "inner": [0.25, 0.5, 0.75],
             "accuracy": [0.3, 0.4, 0.7, 0.95],
-            "confidence": [0.2, 0.45, 0.65, 0.9],
+            "gammas": [math.exp(-1), math.exp(0.5), math.exp(-0.5), math.exp(-0.5)],
         },
         0.5344595187201554,
     ),
@@ -169,7 +169,7 @@ each_loss = pytest.mark.parametrize("row", LOSS_ROWS, ids=named)
 each_penalty = pytest.mark.parametrize("row", PENALTY_ROWS, ids=named)
 
 
-LEARNED = {"ada_focal": ("inner", "gammas"), "cal_focal": ("inner", "confidence", "accuracy")}
+LEARNED = {"ada_focal": ("inner", "gammas"), "cal_focal": ("inner", "accuracy", "gammas")}
 
 
 def made(row, k=3, dtype=torch.float64):
@@ -187,8 +187,7 @@ def made(row, k=3, dtype=torch.float64):
     if row.name == "online_label_smoothing":
         loss.soft.fill_(1 / k)
     if row.name == "correctness_ranking":
-        loss.eval().right.copy_(torch.arange(50) % 7)
-        loss.seen.fill_(10)
+        loss.eval().counts.copy_(torch.stack([torch.arange(50) % 7, torch.full((50,), 10)], 1))
         return lambda logits, labels: loss(logits, labels, torch.arange(len(labels)))
     return loss
 
@@ -240,6 +239,11 @@ def test_its_gradient_is_that_of_finite_differences(row):
         return
     z.requires_grad_(True)
     assert torch.autograd.gradcheck(lambda z: method(z, y), (z,), atol=1e-6)
+
+
+def class_means(p, y):
+    near = class_sums(p, y)
+    return near / near.sum(1, keepdim=True)
 
 
 def held(row):
@@ -695,12 +699,12 @@ def test_correctness_ranking_counts_and_has_its_published_value():
     rows = torch.tensor([9, 8, 7, 6, 5, 4])
     first = loss(z, y, rows)
     assert torch.allclose(first, F.cross_entropy(z, y, reduction="none"))  # nothing is known yet
-    assert loss.right[rows].tolist() == [1, 1, 0, 1, 0, 0]
-    assert loss.seen.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert loss.counts[rows, 0].tolist() == [1, 1, 0, 1, 0, 0]
+    assert loss.counts[:, 1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
     assert not torch.allclose(loss(z, y, rows), first)
     loss.eval()
     loss(z, y, rows)
-    assert float(loss.seen.max()) == 2
+    assert float(loss.counts.max()) == 2
 
 
 # Errata of papers, each pinned
@@ -738,3 +742,11 @@ def test_the_numbers_behind_avuc_are_published():
         float(((1 - confidence) * u.tanh())[~correct & ~sure].sum()),
     ]
     assert found == pytest.approx([0.904774760341, 0.454290063458, 0, 1.237486054045], abs=1e-11)
+
+
+@pytest.mark.parametrize("gamma", [-1.5, -0.3, 0.0, 0.4, 3.0])
+def test_powers_by_row_have_first_and_second_derivatives(gamma):
+    nll = torch.tensor([0.01, 0.5, 2.0, 6.0], dtype=torch.float64, requires_grad=True)
+    power = torch.full((4,), gamma, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda nll: powered(nll, power), (nll,))
+    assert torch.autograd.gradgradcheck(lambda nll: powered(nll, power), (nll,))

@@ -68,8 +68,7 @@ class AdaFocal(nn.Module):
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
         nll = true_nll(logits, labels)
-        p = (-nll).exp()
-        return powered(nll, p, self.gammas.to(nll.dtype)[place(p, self.inner)])
+        return powered(nll, self.gammas.to(nll.dtype)[place(nll, self.inner)])
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

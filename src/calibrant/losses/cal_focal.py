@@ -34,7 +34,7 @@ class CalFocal(nn.Module):
     """
 
     inner: Tensor
-    confidence: Tensor
+    gammas: Tensor
     accuracy: Tensor
 
     def __init__(self, *, bins: int = 15, rate: float = 10.0, case: int = 2) -> None:
@@ -43,24 +43,22 @@ class CalFocal(nn.Module):
             raise ValueError(f"case must be 1 or 2; got {case}.")
         self.rate, self.case = rate, case
         self.register_buffer("inner", equal_width(bins))
-        self.register_buffer("confidence", torch.full((bins,), torch.nan))
+        self.register_buffer("gammas", torch.ones(bins))
         self.register_buffer("accuracy", torch.full((bins,), torch.nan))  # not known yet: the power is 1
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
         nll = true_nll(logits, labels)
-        p = (-nll).exp()
-        at = place(p, self.inner)
-        if self.case == 1:
-            error = p.detach() - self.accuracy.to(nll.dtype)[at]
-        else:
-            error = (self.confidence - self.accuracy).to(nll.dtype)[at]
-        return powered(nll, p, (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST))
+        at = place(nll, self.inner)
+        if self.case == 2:
+            return powered(nll, self.gammas.to(nll.dtype)[at])
+        error = (-nll.detach()).exp() - self.accuracy.to(nll.dtype)[at]
+        return powered(nll, (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST))
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:
         """Take over the bins of a validation set."""
         found = ValidationBins.of(confidence, correct, len(self.accuracy))
         self.inner.copy_(found.inner)
-        self.confidence.copy_(found.confidence)
         self.accuracy.copy_(found.accuracy)
+        self.gammas.copy_((self.rate * (found.confidence - found.accuracy)).exp().clamp(max=MOST))

@@ -29,25 +29,24 @@ class CorrectnessRanking(nn.Module):
         tensor([0.3133, 0.0486])
     """
 
-    right: Tensor
-    seen: Tensor
+    counts: Tensor  # (n, 2): how often right, how often seen
 
     def __init__(self, n: int, *, weight: float = 1.0) -> None:
         super().__init__()
         if n < 1:
             raise ValueError(f"n must be the number of training rows; got {n}.")
         self.weight = weight
-        self.register_buffer("right", torch.zeros(n))
-        self.register_buffer("seen", torch.zeros(n))
+        self.register_buffer("counts", torch.zeros(n, 2))
 
     def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
         """Return the loss of each row, and in train mode count it."""
         sure, correct = top(logits, labels)
-        share = (self.right[rows] / self.seen[rows].clamp(min=1)).to(sure.dtype)
+        known = self.counts[rows].to(sure.dtype)
+        share = known[:, 0] / known[:, 1].clamp(min=1)
         if self.training:
             with torch.no_grad():
-                self.right.index_add_(0, rows, correct.to(self.right.dtype))
-                self.seen.index_add_(0, rows, torch.ones_like(self.seen[rows]))
+                now = torch.stack([correct, torch.ones_like(correct)], 1)
+                self.counts.index_add_(0, rows, now.to(self.counts.dtype))
         return true_nll(logits, labels) + self.weight * ranking(sure, share)
 
 

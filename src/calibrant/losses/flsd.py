@@ -1,10 +1,14 @@
 """Focal loss with a power that depends on the row."""
 
+import math
+
 import torch
 
 from calibrant.batch import powered, true_nll
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
+
+FIFTH, HALF = math.log(5), math.log(2)  # -log p at p = 0.2 and 0.5
 
 
 @LOSSES.register()
@@ -27,6 +31,6 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
     nll = true_nll(logits, labels)
-    p = (-nll).exp()
-    usual = 3.0 if gamma == 3 else torch.where(p < 0.5, 3.0, gamma).to(nll.dtype)
-    return powered(nll, p, torch.where(p < 0.2, 5.0, usual).to(nll.dtype))
+    fixed = nll.detach()
+    usual = 3.0 if gamma == 3 else torch.where(fixed > HALF, 3.0, gamma).to(nll.dtype)
+    return powered(nll, torch.where(fixed > FIFTH, 5.0, usual).to(nll.dtype))

@@ -30,23 +30,22 @@ def seca(logits: Logits, labels: Labels, *, detach_mean: bool = True) -> PerSamp
         tensor([1.4998, 2.3067])
     """
     logp = widened(logits).log_softmax(1)
-    mean = class_means(logp.detach().exp() if detach_mean else logp.exp(), labels)
-    return -logp.gather(1, labels[:, None]).squeeze(1) - (mean * logp).sum(1)
+    near = class_sums(logp.detach().exp() if detach_mean else logp.exp(), labels)
+    # probabilities of a row sum to 1, so those of its class sum to the number of its rows
+    return -logp.gather(1, labels[:, None]).squeeze(1) - (near * logp).sum(1) / near.sum(1)
 
 
-def class_means(probs: Tensor, labels: Tensor) -> Tensor:
-    """Return for each row the mean of the rows that share its label, at a cost that grows with n k alone.
+def class_sums(probs: Tensor, labels: Tensor) -> Tensor:
+    """Return for each row the sum of the rows that share its label, at a cost that grows with n k alone.
 
     Sums are kept by class, or with more classes than rows by the first row of each class.
 
     Example:
-        >>> class_means(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), torch.tensor([0, 0, 1]))
-        tensor([[0.5000, 0.5000],
-                [0.5000, 0.5000],
+        >>> class_sums(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), torch.tensor([0, 0, 1]))
+        tensor([[1.0000, 1.0000],
+                [1.0000, 1.0000],
                 [0.5000, 0.5000]])
     """
     n, k = probs.shape
     group = labels if k <= n else (labels[:, None] == labels).to(torch.uint8).argmax(1)
-    sums = torch.zeros_like(probs[: min(n, k)]).index_add(0, group, probs)
-    counts = torch.zeros_like(sums[:, 0]).index_add(0, group, torch.ones_like(probs[:, 0]))
-    return (sums / counts.clamp(min=1)[:, None])[group]
+    return torch.zeros_like(probs[: min(n, k)]).index_add(0, group, probs)[group]

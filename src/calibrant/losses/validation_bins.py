@@ -45,6 +45,6 @@ def equal_width(bins: int) -> Tensor:
     return torch.arange(1, bins) / bins
 
 
-def place(p: PerSample, inner: Tensor) -> Tensor:
+def place(nll: PerSample, inner: Tensor) -> Tensor:
     """Return the bin of the label's probability: (low, high], as in the validation set; the first holds 0 too."""
-    return torch.bucketize(p.detach(), inner.to(p.dtype))
+    return torch.bucketize((-nll.detach()).exp(), inner.to(nll.dtype))

@@ -12,6 +12,7 @@ import random
 import re
 import time
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -90,6 +91,12 @@ def warmed(keys, workers, seconds):
     return failed
 
 
+@cache
+def shared_pool():
+    """One memory for all graphs: they never run at once, and each ViT would take its own gigabytes."""
+    return torch.cuda.graph_pool_handle()
+
+
 def captured(call):
     """Return the replay of a call; one that waits for the GPU is refused before it can spoil a capture."""
     side = torch.cuda.Stream()
@@ -104,7 +111,7 @@ def captured(call):
             torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with torch.cuda.graph(graph, stream=side, pool=shared_pool()):
         call()
     # the tensors that the graph reads and writes must live as long as it does, so the call is kept
     return lambda _kept=call: graph.replay()

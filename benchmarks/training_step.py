@@ -2,11 +2,12 @@
 
 1. ResNet-32 for CIFAR, batch 128, 10 and 100 classes, bfloat16 autocast, channels last: the step as one CUDA graph with
    the criterion inside (as it is, and compiled), and eager.
-2. ViT-S/16, batch 128 at 224 x 224, 1000 classes, bfloat16 autocast, model and criterion compiled.
+2. ViT-S/16, batch 128 at 224 x 224, 1000 classes, bfloat16 autocast, the same two graphs.
 
 A cell is the median over rounds of a step's time over that of `F.cross_entropy` in the same round, less 1, with the
 quartiles behind it; contenders take turns. `F.cross_entropy` stands there a second time: what it shows is noise. Goals:
-SECA adds at most 2 %, each other at most 5 %; mmce and kde_ece compare all pairs of rows and have none.
+in a graph SECA adds at most 2 %, each other at most 5 %; mmce and kde_ece compare all pairs of rows and have none, and
+an eager step of a small network is as slow as the machine's processor happens to be.
 
     python benchmarks/training_step.py --device cuda --workers 14 --out training_step.json
     python benchmarks/training_step.py --table training_step.json
@@ -30,11 +31,11 @@ from torch import nn
 SECTIONS = [
     ("ResNet-32", "graph", 10),
     ("ResNet-32", "graph", 100),
-    ("ViT-S", "compiled", 1000),
-    ("ResNet-32", "eager", 10),
-    ("ResNet-32", "eager", 100),
+    ("ViT-S", "graph", 1000),
     ("ResNet-32", "compiled criterion in the graph", 10),
     ("ResNet-32", "compiled criterion in the graph", 100),
+    ("ViT-S", "compiled criterion in the graph", 1000),
+    ("ResNet-32", "eager", 10),
 ]
 
 
@@ -105,7 +106,7 @@ def in_section(name, mode, k, options, book, failed):
     model = model.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=True)
     images = torch.randn(n, 3, side, side, device=device).to(memory_format=torch.channels_last)
-    forward = torch.compile(model, dynamic=False, backend=options.backend) if mode == "compiled" else model
+    forward = model
 
     def maker(loss):
         def make():
@@ -152,7 +153,8 @@ def table(data):
     milli = [f"{1e3 * statistics.median(taken):.3f}" if taken else "none" for taken in steps]
     print(f"| {REFERENCE}, milliseconds | {' | '.join(milli)} | |")
     for name in [name for name in contenders.names() if name != REFERENCE and any(name == key[2] for key in rounds)]:
-        cells = [over(rounds.get((*c, name)), steps[i], goal(name)) for i, c in enumerate(columns)]
+        limits = [None if c[0].endswith("eager") else goal(name) for c in columns]
+        cells = [over(rounds.get((*c, name)), steps[i], limits[i]) for i, c in enumerate(columns)]
         print(f"| {name} | {' | '.join(cells)} | {f'at most {goal(name)}' if goal(name) else ''} |")
     for why in dict.fromkeys(cell["error"] for cell in data["cells"] if cell["error"]):
         where = [f"{c['name']} ({c['mode']}, {c['size']})" for c in data["cells"] if c["error"] == why]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.batch import true_nll
-from calibrant.losses.confidence import confidence_of, unit_confidence_of
+from calibrant.losses.confidence import confidence_of, ranks, unit_confidence_of
 from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -92,7 +92,7 @@ class AU(nn.Module):
 
     def _counts(self, s: Tensor) -> Tensor:
         index = (s * self.bins).long().clamp(0, self.bins - 1)
-        batch = torch.zeros(self.bins, device=s.device, dtype=s.dtype).index_add(0, index, torch.ones_like(s))
+        batch = (index[:, None] == torch.arange(self.bins, device=s.device)).sum(0).to(s.dtype)
         if self.histogram == "batch":
             return batch
         if self.training:
@@ -111,7 +111,7 @@ def _usual(confidence: str, k: int) -> float:
 
 
 def _quantile(values: Tensor, level: float) -> Tensor:
-    """Return a quantile by linear interpolation, without a number that has to travel to the device."""
-    ordered, place = values.sort().values, level * (len(values) - 1)
-    low, high = math.floor(place), math.ceil(place)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    """Return a quantile by linear interpolation, without a sort and a number that has to travel to the device."""
+    rank, place = ranks(values), level * (len(values) - 1)
+    low, high = (torch.where(rank == at, values, 0).sum() for at in (math.floor(place), math.ceil(place)))
+    return low + (place - math.floor(place)) * (high - low)

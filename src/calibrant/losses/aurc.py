@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from calibrant.batch import true_nll
-from calibrant.losses.confidence import confidence_of
+from calibrant.losses.confidence import confidence_of, ranks
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -34,16 +34,11 @@ def aurc(
         >>> aurc(logits, torch.tensor([0, 1]), confidence="msp")  # half, and one and a half, of cross-entropy
         tensor([0.2085, 0.3301])
     """
-    nll = true_nll(logits, labels)
-    n = len(nll)
-    rank = torch.arange(1, n + 1, device=nll.device, dtype=nll.dtype)
-    if weighting == "em":
-        table = (1 / (n + 1 - rank)).cumsum(0)
-    elif weighting == "ln":
-        table = -torch.log1p(-rank / (n + 1))
-    elif weighting == "sele":
-        table = rank / n
-    else:
+    if weighting not in ("em", "ln", "sele"):
         raise ValueError(f"weighting must be em, ln or sele; got {weighting!r}.")
-    order = confidence_of(logits.detach(), confidence).argsort(stable=True)
-    return torch.empty_like(table).scatter(0, order, table) * nll
+    nll = true_nll(logits, labels)
+    n, rank = len(nll), ranks(confidence_of(logits.detach(), confidence)) + 1
+    if weighting == "em":
+        return (1 / torch.arange(n, 0, -1, device=nll.device, dtype=nll.dtype)).cumsum(0)[rank - 1] * nll
+    share = rank.to(nll.dtype) / (n + 1)
+    return (-torch.log1p(-share) if weighting == "ln" else share * (n + 1) / n) * nll

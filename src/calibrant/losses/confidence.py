@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from calibrant.batch import entropy
-from calibrant.nouns import Confidence, Logits, widened
+from calibrant.nouns import Confidence, Labels, Logits, widened
+
+PAIRS = 4096  # rows up to which pairs are compared
 
 
 def _margin(logits: Tensor) -> Tensor:
@@ -69,3 +71,21 @@ def unit_confidence_of(logits: Logits, name: str) -> Confidence:
         return found
     low, high = found.detach().amin(), found.detach().amax()
     return (found - low) / (high - low).clamp(min=torch.finfo(found.dtype).tiny)
+
+
+def ranks(confidence: Confidence) -> Labels:
+    """Return the place of each row, 0 for the least sure; of equal ones the first comes first.
+
+    On a GPU rows are compared pair by pair, up to as many as that is quicker than to sort.
+
+    Example:
+        >>> ranks(torch.tensor([0.5, 0.9, 0.5]))
+        tensor([0, 2, 1])
+    """
+    n = len(confidence)
+    if n > PAIRS or not confidence.is_cuda:
+        order = confidence.argsort(stable=True)
+        return torch.empty_like(order).scatter(0, order, torch.arange(n, device=order.device))
+    place = torch.arange(n, device=confidence.device)
+    equal = (confidence[:, None] == confidence) & (place[:, None] > place)
+    return ((confidence[:, None] > confidence) | equal).sum(1)

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import top, true_nll
-from calibrant.nouns import Confidence, Labels, Logits, PerSample
+from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 
@@ -40,14 +39,16 @@ class CorrectnessRanking(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
         """Return the loss of each row, and in train mode count it."""
-        sure, correct = top(logits, labels)
+        logp = widened(logits).log_softmax(1)
+        best, predicted = logp.max(1)
+        sure, correct = best.exp(), predicted == labels
         known = self.counts[rows].to(sure.dtype)
         share = known[:, 0] / known[:, 1].clamp(min=1)
         if self.training:
             with torch.no_grad():
                 now = torch.stack([correct, torch.ones_like(correct)], 1)
                 self.counts.index_add_(0, rows, now.to(self.counts.dtype))
-        return true_nll(logits, labels) + self.weight * ranking(sure, share)
+        return self.weight * ranking(sure, share) - logp.gather(1, labels[:, None]).squeeze(1)
 
 
 def ranking(confidence: Confidence, share: Confidence) -> PerSample:

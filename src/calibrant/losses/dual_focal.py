@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.batch import missing, true_nll
+from calibrant.batch import missing
 from calibrant.nouns import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -35,21 +35,21 @@ def dual_focal(
     """
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
-    z = widened(logits)
-    nll, rival = true_nll(z, labels), _rival(z.detach(), labels, competitor)
-    both = z.gather(1, torch.stack([labels, rival.indices], 1))
-    other = torch.where(rival.values.isfinite(), (both[:, 1] - both[:, 0] - nll).exp(), 0)
+    logp = widened(logits).log_softmax(1)
+    rival = _rival(logp.detach(), labels, competitor)
+    both = logp.gather(1, torch.stack([labels, rival.indices], 1))
+    nll, other = -both[:, 0], torch.where(rival.values.isfinite(), both[:, 1].exp(), 0)
     return (missing(nll) + other) ** gamma * nll
 
 
-def _rival(z: Tensor, labels: Tensor, competitor: str) -> Any:
-    """Return the logit of the competitor, -inf where there is none, and its place."""
-    true = z.gather(1, labels[:, None])
+def _rival(logp: Tensor, labels: Tensor, competitor: str) -> Any:
+    """Return the log probability of the competitor, -inf where there is none, and its place."""
+    true = logp.gather(1, labels[:, None])
     if competitor == "ranked_after":
-        return z.masked_fill(z >= true, -torch.inf).max(1)
+        return logp.masked_fill(logp >= true, -torch.inf).max(1)
     if competitor not in ("competitor", "only_if_right"):
         raise ValueError(f"competitor must be ranked_after, competitor or only_if_right; got {competitor!r}.")
-    others = z.scatter(1, labels[:, None], -torch.inf)
+    others = logp.scatter(1, labels[:, None], -torch.inf)
     if competitor == "only_if_right":
         others = others.masked_fill(others.amax(1, keepdim=True) > true, -torch.inf)
     return others.max(1)

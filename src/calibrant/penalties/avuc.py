@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.batch import entropy, top
-from calibrant.nouns import Labels, Logits, PerSample, Scalar
+from calibrant.nouns import Labels, Logits, PerSample, Scalar, widened
 from calibrant.registry import PENALTIES
 
 
@@ -30,8 +29,7 @@ def avuc(logits: Logits, labels: Labels, *, threshold: float | None = None, deta
         >>> avuc(torch.tensor([[2.0, 0.0], [0.5, 0.0]]), torch.tensor([0, 1]), threshold=0.5)
         tensor(0.)
     """
-    confidence, correct = top(logits, labels)
-    uncertainty = entropy(logits)
+    confidence, correct, uncertainty = _read(logits, labels)
     confidence = confidence.detach() if detach_confidence else confidence
     limit = _half_way(uncertainty.detach(), correct) if threshold is None else threshold
     unsure = (uncertainty >= limit).to(confidence.dtype)
@@ -59,11 +57,17 @@ def soft_avuc(logits: Logits, labels: Labels, *, threshold: float = 0.5, tempera
     """
     if not 0 < threshold < 1 or temperature <= 0:
         raise ValueError(f"threshold must lie in (0, 1) and temperature be positive; got {threshold}, {temperature}.")
-    _, correct = top(logits, labels)
-    uncertainty = entropy(logits)
+    _, correct, uncertainty = _read(logits, labels)
     share = (uncertainty / math.log(logits.shape[1])).clamp(1e-6, 1 - 1e-6)
     gate = ((torch.logit(share) - math.log(threshold / (1 - threshold))) / temperature).sigmoid()
     return _balance(1 - gate, gate, uncertainty, correct)
+
+
+def _read(logits: Logits, labels: Labels) -> tuple[PerSample, Tensor, PerSample]:
+    """Return confidence, correctness and entropy of each row, from one log-softmax."""
+    logp = widened(logits).log_softmax(1)
+    best, predicted = logp.max(1)
+    return best.exp(), predicted == labels, -(logp.exp() * logp.clamp(min=-1e6)).sum(1)
 
 
 def _balance(sure: PerSample, unsure: PerSample, uncertainty: PerSample, correct: Tensor) -> Scalar:

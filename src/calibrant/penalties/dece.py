@@ -41,5 +41,5 @@ def dece(logits: Logits, labels: Labels, *, bins: int = 15, sharpness: float = 1
 def _shares(confidence: Tensor, bins: int, width: float) -> Tensor:
     number = torch.arange(1, bins + 1, device=confidence.device, dtype=confidence.dtype)
     below = ((number - 1) / bins).cumsum(0)
-    share = ((confidence[:, None] * number - below) / width).softmax(1) + 1e-6
-    return share / share.sum(1, keepdim=True)
+    share = ((confidence[:, None] * number - below) / width).softmax(1)
+    return (share + 1e-6) / (1 + bins * 1e-6)

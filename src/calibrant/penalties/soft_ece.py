@@ -44,12 +44,12 @@ def soft_ece(
     low = 1 / logits.shape[1] if label_binned else 0.0
     place = (torch.arange(bins, device=confidence.device, dtype=confidence.dtype) + 0.5) / bins
     share = (-(confidence[:, None] - (low + (1 - low) * place)).square() / temperature).softmax(1)
+    right = correct.to(confidence.dtype)
     mass = share.sum(0).clamp(min=1e-30)
-    right = correct.to(confidence.dtype)[:, None]
-    accuracy = (share * right).sum(0) / mass
     if label_binned:
+        accuracy = (share * right[:, None]).sum(0) / mass
         return (share * (accuracy - confidence[:, None]).square()).sum() / len(confidence)
-    gap = accuracy - (share * confidence[:, None]).sum(0) / mass
+    gap = (share * (right - confidence)[:, None]).sum(0)  # times the mass of the bin
     if p == 1:
-        return (mass * gap.abs()).sum() / len(confidence)
-    return ((mass * gap.square()).sum() / len(confidence) + 1e-12).sqrt()
+        return gap.abs().sum() / len(confidence)
+    return ((gap.square() / mass).sum() / len(confidence) + 1e-12).sqrt()

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from test_losses import ROWS, batch, made, named  # noqa: E402
+from test_losses import ROWS, batch, made, named
 
 SIZES = [(6, 3), (64, 10), (300, 7), (128, 400), (1, 5)]  # small and large batches, more and fewer classes than rows
 

@@ -76,7 +76,7 @@ def test_the_report_reads_records_and_computes_nothing():
     "statement", ["import calibrant", "import calibrant as cb; cb.Predictions; cb.registry.METRICS['brier']"]
 )
 def test_importing_stays_light(statement):
-    heavy = "{'matplotlib', 'sklearn', 'lightning', 'ray', 'pandas', 'jinja2', 'torchmetrics'}"
+    heavy = "{'matplotlib', 'sklearn', 'lightning', 'ray', 'pandas', 'jinja2', 'torchmetrics', 'transformers'}"
     code = f"{statement}; import sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

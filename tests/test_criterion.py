@@ -148,6 +148,11 @@ def test_it_moves_with_its_state():
     criterion = Criterion("ada_focal")
     assert criterion.double().loss.gammas.dtype == torch.float64
     assert criterion.to("meta").loss.gammas.device.type == "meta"
+    whole = torch.nn.ModuleDict({"criterion": trained("ada_focal", {"bins": 3}), "model": torch.nn.Linear(2, 2)})
+    before = whole["criterion"].loss.gammas.clone()
+    whole.bfloat16()
+    assert whole["model"].weight.dtype == torch.bfloat16
+    assert torch.equal(whole["criterion"].loss.gammas, before)  # half precision would have rounded them
 
 
 # Refusals

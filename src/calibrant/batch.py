@@ -101,3 +101,30 @@ def entropy(logits: Logits) -> PerSample:
     """
     logp = widened(logits).log_softmax(1)
     return -(logp.exp() * logp.clamp(min=-1e6)).sum(1)
+
+
+def check_shapes(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what no loss could mean; only shapes and types are looked at, which costs nothing."""
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(
+            f"logits must be floats of shape (n, k); got {logits.dtype} of shape {tuple(logits.shape)}. "
+            "For pixels or tokens, bring the classes last and flatten the rest."
+        )
+    if labels.shape != logits.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be class numbers of shape ({len(logits)},); got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}. For one-hot rows pass labels.argmax(1)."
+        )
+    if len(logits) == 0:
+        raise ValueError("logits must have at least one row; got an empty batch.")
+
+
+def check_values(logits: Tensor, labels: Tensor) -> None:
+    """Refuse labels that are no class and logits that are not finite; it looks at all of them."""
+    k = logits.shape[1]
+    if bool(((labels < 0) | (labels >= k)).any()):
+        wrong = int(labels[(labels < 0) | (labels >= k)][0])
+        raise ValueError(f"labels must lie in 0 to {k - 1}; got {wrong}. Leave out ignored rows before the loss.")
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(1).nonzero()[0])
+        raise ValueError(f"logits must be finite; row {row} of the batch is not. The step before has diverged.")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant.batch import check_shapes, check_values
 from calibrant.distributed import joined, spread
 from calibrant.nouns import Confidence, Correct
 from calibrant.predictions import Predictions
@@ -32,8 +33,9 @@ class Criterion(nn.Module):
     A loss with state (the powers of AdaFocal, the soft labels of OLS) keeps it in ``state_dict`` and learns in
     ``epoch_end``, which may be called with any loss. In a distributed run whatever depends on the batch as a whole
     sees the rows of all ranks, so that loss and gradient are those of one process with the joined batch (rank by rank
-    with ``across_ranks=False``); a loss of single rows is averaged on each rank as usual. ``debug=True`` looks at every
-    label and logit, which makes a GPU wait.
+    with ``across_ranks=False``); a loss of single rows is averaged on each rank as usual. Keep it outside the model
+    that DistributedDataParallel wraps, which would overwrite what other ranks have counted. ``debug=True`` looks at
+    every label and logit, which makes a GPU wait.
 
     Example:
         >>> criterion = Criterion("focal", {"gamma": 1.0}, penalty="mdca")
@@ -98,9 +100,9 @@ class Criterion(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart."""
-        _check_shapes(logits, labels)
+        check_shapes(logits, labels)
         if self.debug:
-            _check_values(logits, labels)
+            check_values(logits, labels)
         batch = joined_batch = (logits, labels)
         apart = self.across_ranks and spread()
         if apart and (self.penalties or self._facts.get("joint")):
@@ -143,6 +145,16 @@ class Criterion(nn.Module):
             self.loss.epoch_end(confidence, correct)
         elif hasattr(self.loss, "epoch_end"):
             self.loss.epoch_end()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Criterion":  # noqa: FBT001, FBT002
+        """Move with the model, but stay in full precision: in bfloat16 a count ends at 256."""
+
+        def kept(values: Tensor) -> Tensor:
+            found = fn(values)
+            return values.to(found.device) if found.dtype in (torch.float16, torch.bfloat16) else found
+
+        super()._apply(kept, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @property
     def history(self) -> Curve | None:
@@ -191,29 +203,3 @@ def _believed(validation: Validation) -> tuple[Confidence, Correct]:
         validation if isinstance(validation, Predictions) else Predictions(logits=validation[0], labels=validation[1])
     )
     return found.confidence, found.correct
-
-
-def _check_shapes(logits: Tensor, labels: Tensor) -> None:
-    """Refuse what no loss could mean; only shapes and types are looked at, which costs nothing."""
-    if logits.dim() != 2 or not logits.is_floating_point():
-        raise ValueError(
-            f"logits must be floats of shape (n, k); got {logits.dtype} of shape {tuple(logits.shape)}. "
-            "For pixels or tokens, bring the classes last and flatten the rest."
-        )
-    if labels.shape != logits.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(
-            f"labels must be class numbers of shape ({len(logits)},); got {labels.dtype} of shape "
-            f"{tuple(labels.shape)}. For one-hot rows pass labels.argmax(1)."
-        )
-    if len(logits) == 0:
-        raise ValueError("logits must have at least one row; got an empty batch.")
-
-
-def _check_values(logits: Tensor, labels: Tensor) -> None:
-    k = logits.shape[1]
-    if bool(((labels < 0) | (labels >= k)).any()):
-        wrong = int(labels[(labels < 0) | (labels >= k)][0])
-        raise ValueError(f"labels must lie in 0 to {k - 1}; got {wrong}. Leave out ignored rows before the loss.")
-    if not bool(logits.isfinite().all()):
-        row = int((~logits.isfinite()).any(1).nonzero()[0])
-        raise ValueError(f"logits must be finite; row {row} of the batch is not. The step before has diverged.")

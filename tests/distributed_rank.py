@@ -33,6 +33,7 @@ def criteria():
     made = {f"loss {name}": lambda name=name: Criterion(name, first.get(name)) for name in LOSSES}
     made |= {f"penalty {name}": lambda name=name: Criterion("focal", penalty=name, weight=2.0) for name in PENALTIES}
     made["penalty mmce, sum"] = lambda: Criterion("cross_entropy", penalty="mmce", reduction="sum")
+    made["loss seca, sum"] = lambda: Criterion("seca", reduction="sum")
     made["loss au, epoch"] = lambda: Criterion("au", {"histogram": "epoch", "nu": 0.1})
     return made
 
@@ -53,13 +54,12 @@ def steps(model, criterion, parts, whole):
 def main(rank, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     x, y, rows = data()
-    for share in ((12, 12), (9, 15)):
+    for share in ((12, 12), (9, 15), (24, 0)):
         cut = slice(0, share[0]) if rank == 0 else slice(share[0], N)
         for name, make in criteria().items():
             criterion = make()
-            alone_only = not criterion._facts.get("joint") and share != (12, 12)
-            if alone_only or (share != (12, 12) and criterion.penalties):
-                continue  # a loss of single rows is averaged rank by rank, which is exact for equal shares only
+            if share != (12, 12) and not (criterion._facts.get("joint") or criterion.penalties):
+                continue  # a loss of single rows alone is averaged rank by rank, which is exact for equal shares only
             model = DistributedDataParallel(network())
             part = x[cut], y[cut], rows[cut]
             loss = steps(model, criterion, part, (x[cut], y[cut]))

@@ -1,6 +1,8 @@
 """The criterion: what it adds up, keeps, refuses, and how it behaves on several ranks."""
 
+import copy
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -13,7 +15,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 import calibrant as cb
+from calibrant.batch import check_shapes
 from calibrant.criterion import Criterion
+from calibrant.losses.ada_focal import AdaFocal
 from calibrant.penalties.mmce import mmce
 from calibrant.presets import PRESETS
 from calibrant.registry import LOSSES, PENALTIES
@@ -71,6 +75,40 @@ def test_every_preset_is_a_loss_of_a_paper(name):
     known = row.partition("-")[0]
     assert known in LOSSES or known in PENALTIES
     assert math.isfinite(float(criterion(Z, Y)))
+
+
+# the published numbers once more, in the order of the papers' tables
+GAMMAS = {
+    "inverse_focal": "cifar10 2 3 1.5 2 cifar100 1 1.5 1 1 tiny_imagenet 1 1",
+    "dual_focal": "cifar10 5 4.5 2.6 4 cifar100 5 6.1 3.9 4.5 tiny_imagenet 1 1",
+    "kappa": "cifar10 .88 .75 .80 .75 cifar100 .75 .80 .80 .92 tiny_imagenet .40 .60",
+    "nu": "cifar10 .1 .1 .1 .1 cifar100 .005 .005 .1 .01 tiny_imagenet .05 .05",
+}
+NETWORKS = {4: ("resnet50", "resnet110", "wrn28x10", "preresnet56"), 2: ("vit_s", "swin_t")}
+
+
+@pytest.mark.parametrize("what", GAMMAS)
+def test_what_a_paper_tunes_by_network_is_what_it_prints(what):
+    for data, numbers in re.findall(r"([a-z_0-9]*[a-z][a-z_0-9]*)((?: [.\d]+)+)", GAMMAS[what]):
+        values = [float(number) for number in numbers.split()]
+        for network, printed in zip(NETWORKS[len(values)], values, strict=True):
+            row, option = (what, "gamma") if what in LOSSES else ("au", what)
+            assert PRESETS[f"au-paper/{row}/{data}-{network}"].options[option] == printed
+
+
+def test_weights_of_penalties_are_what_the_papers_print():
+    weights = {name: preset.weight for name, preset in PRESETS.items() if preset.penalty}
+    assert weights == {
+        "au-paper/kde_ece/cifar10": 0.3,
+        "au-paper/kde_ece/cifar100": 0.5,
+        "au-paper/kde_ece/tiny_imagenet": 0.3,
+        "adafocal-paper/mmce": 2.0,
+        "smart-paper/mmce": 2.0,
+        "seca-paper/mmce": 4.0,
+        "seca-paper/mmce/imagenet": 2.0,
+        "seca-paper/dca": 1.0,
+        "seca-paper/mdca": 1.0,
+    }
 
 
 def test_the_presets_are_what_the_papers_say():
@@ -155,6 +193,72 @@ def test_it_moves_with_its_state():
     assert torch.equal(whole["criterion"].loss.gammas, before)  # half precision would have rounded them
 
 
+def test_a_rank_may_evaluate_alone_and_a_criterion_can_be_copied():
+    for name in LOSSES:
+        options = {"online_label_smoothing": {"k": 3}, "correctness_ranking": {"n": 9}}.get(name)
+        criterion = Criterion(name, options, penalty=partial(mmce, normalisation="released"), weight=2.0)
+        rows = torch.arange(6)
+        for again in (copy.deepcopy(criterion), pickle.loads(pickle.dumps(criterion))):
+            assert float(again(Z, Y, rows)) == pytest.approx(float(copy.deepcopy(criterion)(Z, Y, rows)), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_any_integers_are_labels(name, kind):
+    options = {"online_label_smoothing": {"k": 3}, "correctness_ranking": {"n": 9}}.get(name)
+    rows = torch.arange(6)
+    assert float(Criterion(name, options)(Z, Y.to(kind), rows)) == float(Criterion(name, options)(Z, Y, rows))
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"label_smoothing", "brier"} | set(PENALTIES) - {"kde_ece"}))
+def test_an_impossible_class_costs_nothing(name):
+    options = {"online_label_smoothing": {"k": 4}, "correctness_ranking": {"n": 9}}.get(name)
+    criterion = Criterion(name, options) if name in LOSSES else Criterion(penalty=name)
+    masked = torch.cat([Z, torch.full((6, 1), -torch.inf)], 1).requires_grad_()
+    if name == "online_label_smoothing":  # its first soft labels are uniform: a class that cannot be has some
+        criterion.loss.soft[:, 3] = 0
+    value = criterion(masked, Y, torch.arange(6))
+    value.backward()
+    assert value.isfinite()
+    assert masked.grad.isfinite().all()
+    assert float(Criterion(debug=True)(masked.detach(), Y)) == pytest.approx(0.7969173746342092)
+
+
+class Counting(torch.nn.Module):
+    """A penalty with state."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, logits, labels):
+        self.calls += 1
+        return logits.sum() * 0
+
+
+def test_a_penalty_with_state_moves_and_is_saved():
+    criterion = Criterion(penalty=Counting())
+    criterion(Z, Y)
+    assert float(next(iter(criterion.state_dict().values()))) == 1
+    assert next(criterion.double().buffers()).dtype == torch.float64
+
+
+class Mine(AdaFocal):
+    """A loss that extends another."""
+
+
+def test_a_loss_that_extends_another_keeps_its_facts():
+    criterion = Criterion(Mine(bins=3))
+    assert criterion.needs_validation
+    criterion.epoch_end((Z, Y))
+    assert len(criterion.history) == 3
+
+
+def test_a_history_of_other_bins_is_refused():
+    with pytest.raises((ValueError, RuntimeError), match=r"bins|size mismatch"):
+        Criterion("ada_focal", {"bins": 4}).load_state_dict(trained("ada_focal", {"bins": 5}).state_dict())
+
+
 # Refusals
 
 
@@ -179,11 +283,17 @@ def test_it_moves_with_its_state():
         (lambda: Criterion("correctness_ranking", {"n": 9})(Z, Y), "rows must be the places"),
         (lambda: Criterion(debug=True)(Z, Y + 1), "labels must lie in 0 to 2; got 3"),
         (lambda: Criterion(debug=True)(Z, Y - 100), "Leave out ignored rows"),
-        (lambda: Criterion(debug=True)(Z * torch.nan, Y), "row 0 of the batch is not"),
+        (lambda: Criterion(debug=True)(Z * torch.nan, Y), "row 0 is not"),
+        (lambda: Criterion("mmce"), "'mmce' is a penalty"),
+        (lambda: Criterion("focal", {"gamma": -1.0}), "gamma must not be negative"),
+        (lambda: Criterion(weight=2.0), "weight must come with one penalty"),
+        (lambda: Criterion(penalty={"dca": 1.0}, weight=2.0), "map each to its weight"),
+        (lambda: check_shapes(Z, Y[:, None]), r"labels must be class numbers of shape \(6,\)"),
+        (lambda: Criterion("au", {"confidence": "energy", "histogram": "epoch"}), "confidence must lie in"),
     ],
 )
 def test_what_cannot_be_meant_gets_one_sentence(call, says):
-    with pytest.raises((ValueError, KeyError), match=says) as caught:
+    with pytest.raises((ValueError, KeyError, TypeError), match=says) as caught:
         call()
     assert len(str(caught.value)) < 300
 
@@ -257,8 +367,9 @@ def test_two_ranks_find_the_loss_and_gradient_of_one(tmp_path):
     found = re.findall(r"^(.+) \((\d+), \d+\): (\S+) (\S+)$", said[0][0], re.M)
     equal = {name for name, size, *_ in found if size == "12"}
     assert {f"loss {name}" for name in LOSSES} | {f"penalty {name}" for name in PENALTIES} <= equal
-    unequal = {name for name, size, *_ in found if size == "9"}
-    assert unequal >= {"loss seca", "loss au", "loss aurc", "loss correctness_ranking"}
+    joint = {"loss seca", "loss au", "loss aurc", "loss correctness_ranking", "loss seca, sum", "penalty mmce, sum"}
+    for first in ("9", "24"):  # unequal parts, and a rank without rows
+        assert {name for name, size, *_ in found if size == first} >= joint | {f"penalty {name}" for name in PENALTIES}
     for name, size, loss, gradient in found:
         assert float(loss) < 1e-6, (name, size)
         assert float(gradient) < 1e-6, (name, size)

@@ -28,7 +28,7 @@ def true_nll(logits: Logits, labels: Labels) -> PerSample:
         >>> true_nll(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         tensor([0.4170])
     """
-    return F.cross_entropy(widened(logits), labels, reduction="none", ignore_index=NOBODY)
+    return F.cross_entropy(widened(logits), labels.long(), reduction="none", ignore_index=NOBODY)
 
 
 def missing(nll: PerSample) -> PerSample:
@@ -73,8 +73,9 @@ class _Powered(torch.autograd.Function):
 
 def _weight(nll: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weight, and p over its base."""
-    p = (-nll).exp()
-    base = (1 - gamma.sign() * p).clamp(min=torch.finfo(nll.dtype).tiny)
+    rest = missing(nll)
+    p = 1 - rest
+    base = torch.where(gamma >= 0, rest, 1 + p)
     return base ** gamma.abs(), p / base
 
 
@@ -87,6 +88,7 @@ def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
         >>> top(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         (tensor([0.6590]), tensor([True]))
     """
+    check_shapes(logits, labels)
     logp = widened(logits).log_softmax(1)
     best, predicted = logp.max(1)
     return best.exp(), predicted == labels
@@ -103,8 +105,11 @@ def entropy(logits: Logits) -> PerSample:
     return -(logp.exp() * logp.clamp(min=-1e6)).sum(1)
 
 
-def check_shapes(logits: Tensor, labels: Tensor) -> None:
-    """Refuse what no loss could mean; only shapes and types are looked at, which costs nothing."""
+def check_shapes(logits: Any, labels: Any) -> None:
+    """Refuse what no loss could mean; only types and shapes are looked at, which costs nothing."""
+    for name, values in (("logits", logits), ("labels", labels)):
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a tensor; got {type(values).__name__}. torch.as_tensor makes one.")
     if logits.dim() != 2 or not logits.is_floating_point():
         raise ValueError(
             f"logits must be floats of shape (n, k); got {logits.dtype} of shape {tuple(logits.shape)}. "
@@ -115,16 +120,14 @@ def check_shapes(logits: Tensor, labels: Tensor) -> None:
             f"labels must be class numbers of shape ({len(logits)},); got {labels.dtype} of shape "
             f"{tuple(labels.shape)}. For one-hot rows pass labels.argmax(1)."
         )
-    if len(logits) == 0:
-        raise ValueError("logits must have at least one row; got an empty batch.")
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
-    """Refuse labels that are no class and logits that are not finite; it looks at all of them."""
+    """Refuse labels that are no class and logits that are NaN or inf; -inf is an impossible class. It looks at all."""
     k = logits.shape[1]
     if bool(((labels < 0) | (labels >= k)).any()):
         wrong = int(labels[(labels < 0) | (labels >= k)][0])
         raise ValueError(f"labels must lie in 0 to {k - 1}; got {wrong}. Leave out ignored rows before the loss.")
-    if not bool(logits.isfinite().all()):
-        row = int((~logits.isfinite()).any(1).nonzero()[0])
-        raise ValueError(f"logits must be finite; row {row} of the batch is not. The step before has diverged.")
+    wild = (logits.isnan() | logits.isposinf()).any(1)
+    if bool(wild.any()):
+        raise ValueError(f"logits must be finite; row {int(wild.nonzero()[0])} is not. The step before has diverged.")

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from calibrant.batch import check_shapes, check_values
@@ -63,14 +64,19 @@ class Criterion(nn.Module):
             raise ValueError(
                 f"reduction must be mean or sum; got {reduction!r}. For a value a row call the loss itself."
             )
-        terms = penalty if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
-        if penalty_options and (penalty is None or isinstance(penalty, Mapping)):
+        several = isinstance(penalty, Mapping)
+        if penalty_options and (penalty is None or several):
             raise ValueError("penalty_options must come with one penalty; for several, pass functools.partial objects.")
+        if weight != 1 and (penalty is None or several):
+            raise ValueError(f"weight must come with one penalty; got {weight}. For several, map each to its weight.")
+        terms = dict(penalty) if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
         self.reduction, self.across_ranks, self.debug = reduction, across_ranks, debug
         self.loss = _made(LOSSES, loss, options or {})
         self.penalties = [
             (_made(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()
         ]
+        # a penalty that is a module moves and is saved with the rest
+        self.modules_of_penalties = nn.ModuleList(term for term, _ in self.penalties if isinstance(term, nn.Module))
         self._facts = _facts(self.loss)
         if not across_ranks and hasattr(self.loss, "across_ranks"):
             self.loss.across_ranks = False
@@ -99,21 +105,31 @@ class Criterion(nn.Module):
         return cls(row.loss, options, penalty=row.penalty, weight=row.weight, penalty_options=row.penalty_options)
 
     def forward(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart."""
+        """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart.
+
+        Ranks are joined while gradients are recorded in train mode; without, a rank may evaluate alone.
+        """
         check_shapes(logits, labels)
         if self.debug:
             check_values(logits, labels)
-        batch = joined_batch = (logits, labels)
-        apart = self.across_ranks and spread()
-        if apart and (self.penalties or self._facts.get("joint")):
-            joined_batch = (joined(logits), joined(labels))
-        if self._facts.get("joint"):
-            batch = joined_batch
-        extra = self._rows(rows, together=apart)
-        value = self.loss(*batch, *extra).mean()
+        labels = labels.long()
+        joint = bool(self._facts.get("joint"))
+        together = self.across_ranks and self.training and torch.is_grad_enabled() and spread()
+        together = together and (joint or bool(self.penalties))
+        batch = everyone = (logits, labels)
+        if together:
+            everyone = (joined(logits), joined(labels))
+        if len(everyone[0]) == 0:
+            raise ValueError("logits must have at least one row; got an empty batch.")
+        if joint:
+            batch = everyone
+        ranks = dist.get_world_size() if together else 1
+        # of a loss of single rows each rank has its own part, and the mean over ranks is to be that of all rows
+        value = self.loss(*batch, *self._rows(rows, together=together)).sum() / len(everyone[0])
+        value = value if joint else value * ranks
         for penalty, times in self.penalties:
-            value = value + times * penalty(*joined_batch)
-        return value if self.reduction == "mean" else value * len(logits)
+            value = value + times * penalty(*everyone)
+        return value if self.reduction == "mean" else value * len(everyone[0]) / ranks
 
     def _rows(self, rows: Tensor | None, *, together: bool) -> tuple[Tensor, ...]:
         if not self._facts.get("needs_rows"):
@@ -172,25 +188,38 @@ def _made(registry: Registry, method: Method, options: Mapping[str, Any]) -> Any
             raise ValueError(
                 "options must come with the name of a method; bind those of a function by functools.partial."
             )
+        if not callable(method):
+            raise TypeError(f"a {registry.kind} must be a name or a function of logits and labels; got {method!r}.")
         return method
+    if method in PENALTIES and method not in registry:
+        raise ValueError(f"loss must be a loss; {method!r} is a penalty: Criterion(penalty={method!r}).")
     found = registry[method]
-    known = [name for name in inspect.signature(found).parameters if name not in ("logits", "labels")]
+    parameters = {
+        name: p for name, p in inspect.signature(found).parameters.items() if name not in ("logits", "labels")
+    }
     for option in options:
-        if option not in known:
-            raise ValueError(f"options of {method!r} must be among {', '.join(known) or 'none'}; got {option!r}.")
-    if inspect.isclass(found):
-        required = inspect.signature(found).parameters.values()
-        for parameter in required:
-            if parameter.default is parameter.empty and parameter.name not in options:
-                raise ValueError(f"options of {method!r} must have {parameter.name!r}; got {dict(options)}.")
-        return found(**options)
-    return partial(found, **options) if options else found
+        if option not in parameters:
+            raise ValueError(f"options of {method!r} must be among {', '.join(parameters) or 'none'}; got {option!r}.")
+    for name, parameter in parameters.items():
+        if inspect.isclass(found) and parameter.default is parameter.empty and name not in options:
+            raise ValueError(f"options of {method!r} must have {name!r}; got {dict(options)}.")
+    try:
+        if inspect.isclass(found):
+            return found(**options)
+        made = partial(found, **options) if options else found
+        made(torch.zeros(2, 3), torch.tensor([0, 1]))  # a wrong value is said now, not in the first step
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {error}.") from None
+    return made
 
 
-def _facts(method: Any) -> Mapping[str, Any]:
-    bare = type(method) if isinstance(method, nn.Module) else getattr(method, "func", method)
-    found = [entry.facts for entry in LOSSES.entries() if entry.method is bare]
-    return found[0] if found else {}
+def _facts(method: Any) -> dict[str, Any]:
+    """Return what is registered about a loss, or about the class that its own extends."""
+    bare = getattr(method, "func", method)
+    for entry in LOSSES.entries():
+        if bare is entry.method or (inspect.isclass(entry.method) and isinstance(method, entry.method)):
+            return dict(entry.facts)
+    return {}
 
 
 def _said(method: Method, options: Mapping[str, Any]) -> str:
@@ -199,6 +228,9 @@ def _said(method: Method, options: Mapping[str, Any]) -> str:
 
 
 def _believed(validation: Validation) -> tuple[Confidence, Correct]:
+    """Return confidence and correctness; the part of a rank may be empty."""
+    if isinstance(validation, tuple) and len(validation[0]) == 0:
+        return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.bool)
     found = (
         validation if isinstance(validation, Predictions) else Predictions(logits=validation[0], labels=validation[1])
     )

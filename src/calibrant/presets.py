@@ -1,8 +1,9 @@
 """The training objectives of the papers' tables, row by row, as data.
 
 A name is ``paper/row``, or ``paper/row/setting`` where the paper tunes the row for a data set and network. MMCE is
-"released" throughout: its published weights were tuned with that normalisation. A loss that needs the number of classes
-or of training rows is given it by `Criterion.preset`.
+"released" throughout: its published weights were tuned with that normalisation. So is the confidence of AU: where the
+paper names negative entropy (ViT-S) its code makes it 1 for every row, which is cross-entropy times 0.77. A loss that
+needs the number of classes is given it by `Criterion.preset`.
 """
 
 from collections.abc import Mapping
@@ -81,7 +82,11 @@ PAPERS: dict[str, dict[str, Preset]] = {
         "flsd": FLSD,
         "ada_focal": Preset("ada_focal"),
         **{f"focal-{gamma}": Preset("focal", {"gamma": float(gamma)}) for gamma in (3, 4, 5)},
-        **{f"cal_focal-{rate}": Preset("cal_focal", {"rate": float(rate), "case": 1}) for rate in (1, 10, 100)},
+        **{
+            f"cal_focal-{rate}-case{case}": Preset("cal_focal", {"rate": float(rate), "case": case})
+            for rate in (1, 10, 100)
+            for case in (1, 2)
+        },
     },
     # Guo et al., SMART, 2025: what its CIFAR classifiers were trained with
     "smart-paper": {

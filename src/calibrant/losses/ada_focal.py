@@ -102,4 +102,6 @@ class AdaFocal(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take up a saved history."""
+        if state.shape[1:] != (2, len(self.gammas)):
+            raise ValueError(f"history must be of {len(self.gammas)} bins; got one of {state.shape[-1]}.")
         self._history = list(state.cpu().unbind())

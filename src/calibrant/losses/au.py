@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.batch import true_nll
-from calibrant.losses.confidence import confidence_of, ranks, unit_confidence_of
+from calibrant.losses.confidence import SCORES, confidence_of, ranks, unit_confidence_of
 from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -23,8 +23,8 @@ class AU(nn.Module):
     :math:`\tau` its quantile of level ``kappa``: the share of rows that count as not sure. G is held within
     :math:`[\frac1{n+1}, \frac n{n+1}]`. Histogram and :math:`\tau` carry no gradient; s does, below :math:`\tau`, times
     ``weight_gradient``. ``constant`` multiplies by :math:`C = 1 / G(\tau)`, which the paper prints and its code leaves
-    out. ``histogram="epoch"`` counts the rows of the epoch so far (in train mode, until ``epoch_end``), as its code
-    does, not those of the batch, as its algorithm says.
+    out. ``histogram="epoch"`` counts the rows of the epoch so far (in train mode, until ``epoch_end``), about as its
+    code does (which counts the validation rows too), not those of the batch, as its algorithm says.
 
     ``nu`` is 0.1 unless given, and for the default confidence half of the range that it can have with K classes
     (0.066 for 10, 0.0083 for 100; the paper tunes it between 0.005 and 0.1): far below that, training with few classes
@@ -67,6 +67,8 @@ class AU(nn.Module):
             )
         if histogram not in ("batch", "epoch"):
             raise ValueError(f"histogram must be batch or epoch; got {histogram!r}.")
+        if histogram == "epoch" and not (SCORES[confidence][1] or confidence == "negative_entropy"):
+            raise ValueError(f"confidence must lie in [0, 1] for the histogram of an epoch; {confidence} does not.")
         self.confidence, self.kappa, self.nu, self.bins = confidence, kappa, nu, bins
         self.weight_gradient, self.constant, self.histogram = weight_gradient, constant, histogram
         self.register_buffer("counts", torch.zeros(bins))

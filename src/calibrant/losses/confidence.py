@@ -60,12 +60,13 @@ def confidence_of(logits: Logits, name: str) -> Confidence:
 
 
 def unit_confidence_of(logits: Logits, name: str) -> Confidence:
-    """Return a score in [0, 1]; one with another range is moved there by its extremes in the batch.
+    """Return a score in [0, 1]: entropy by log K, any other by its extremes in the batch.
 
     Example:
         >>> unit_confidence_of(torch.tensor([[3.0, 1.0], [2.0, 1.0], [0.0, 0.0]]), "logit_margin")
         tensor([1.0000, 0.5000, 0.0000])
     """
+    name = "normalised_negative_entropy" if name == "negative_entropy" else name
     found = confidence_of(logits, name)
     if SCORES[name][1]:
         return found

@@ -36,4 +36,4 @@ def label_smoothing(
     if not 0 <= alpha <= most:
         raise ValueError(f"alpha must lie in [0, {most:g}]; got {alpha}.")
     mass = alpha / most if k > 1 else 0.0  # spread over all k classes, the label's among them
-    return F.cross_entropy(widened(logits), labels, reduction="none", label_smoothing=mass, ignore_index=NOBODY)
+    return F.cross_entropy(widened(logits), labels.long(), reduction="none", label_smoothing=mass, ignore_index=NOBODY)

@@ -59,7 +59,7 @@ class OnlineLabelSmoothing(nn.Module):
                 self.counts.index_add_(0, labels, right)
         target = (1 - self.alpha) * self.soft.to(logp.dtype)[labels]
         hard = logp.gather(1, labels[:, None]).squeeze(1)
-        return -self.alpha * hard - (target * logp).sum(1)
+        return -self.alpha * hard - (target * logp.clamp(min=-1e30)).sum(1)
 
     @torch.no_grad()
     def epoch_end(self) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.batch import full_precision
+from calibrant.batch import check_shapes, full_precision
 from calibrant.nouns import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
@@ -19,8 +19,8 @@ def kde_ece(logits: Logits, labels: Labels, *, bandwidth: float | None = None, p
               \kappa(\cdot\,; p_i) = \mathrm{Dir}(p_i / h + 1)
 
     Everything is differentiable in the probabilities but the bandwidth h: one of twenty (from 1e-5 to 1), the one
-    under which the other rows make each row most likely, unless it is given. Probabilities are held within
-    [1e-9, 1 - 1e-9] and all sums are of logarithms. A batch of one row has the value 0. The kernel is normalised, so
+    under which the other rows make each row most likely, unless it is given. Probabilities are at least 1e-9 (in
+    float64 1e-12) and all sums are of logarithms. A batch of one row has the value 0. The kernel is normalised, so
     nothing but n - 1 divides (the original code divides by the bandwidth too); and the search begins at minus
     infinity, for a batch where every likelihood is below 1.
 
@@ -36,6 +36,7 @@ def kde_ece(logits: Logits, labels: Labels, *, bandwidth: float | None = None, p
         raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
     if p not in (1, 2):
         raise ValueError(f"p must be 1 or 2; got {p}.")
+    check_shapes(logits, labels)
     n, k = logits.shape
     if n < 2:
         return widened(logits).sum() * 0

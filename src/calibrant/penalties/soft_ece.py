@@ -24,8 +24,9 @@ def soft_ece(
 
     with r the confidence, :math:`x_b` the centres of ``bins`` equal bins of [0, 1], :math:`n_b = \sum_i u_{ib}` and
     :math:`A_b, C_b` the means of correctness and confidence under u. Gradient flows through the confidence in bins and
-    means; correctness carries none. A kernel of standard deviation :math:`\sigma` is :math:`T = 2\sigma^2`; 1e-12 is
-    added below the root. ``label_binned`` compares each confidence with the accuracy of its bins instead,
+    means; correctness carries none. A kernel of standard deviation :math:`\sigma` is :math:`T = 2\sigma^2`. 1e-12 is
+    added below the root, and a bin's mass is at least 1e-30 (the authors' code: 1e-5, which moves the eighth digit).
+    ``label_binned`` compares each confidence with the accuracy of its bins instead,
     :math:`\frac1n \sum_{ib} u_{ib} (A_b - r_i)^2`, with centres between 1/K and 1.
 
     On a batch of one row any confidence but 0 and 1 costs: it needs batches in which bins mean something.

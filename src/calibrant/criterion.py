@@ -125,8 +125,8 @@ class Criterion(nn.Module):
             batch = everyone
         ranks = dist.get_world_size() if together else 1
         # of a loss of single rows each rank has its own part, and the mean over ranks is to be that of all rows
-        value = self.loss(*batch, *self._rows(rows, together=together)).sum() / len(everyone[0])
-        value = value if joint else value * ranks
+        value = self.loss(*batch, *self._rows(rows, together=together))
+        value = value.mean() if joint or ranks == 1 else value.sum() * (ranks / len(everyone[0]))
         for penalty, times in self.penalties:
             value = value + times * penalty(*everyone)
         return value if self.reduction == "mean" else value * len(everyone[0]) / ranks

@@ -36,6 +36,7 @@ check: .venv/ready  ## format, lint, types
 bench: .bench-venv/ready  ## speed and memory against other packages, as ratios in one run
 	.bench-venv/bin/python benchmarks/run.py
 	.bench-venv/bin/python benchmarks/posthoc_speed.py
+	.bench-venv/bin/python benchmarks/losses.py
 
 clean:  ## remove what make made
 	rm -rf .venv .bench-venv demo .mypy_cache .pytest_cache .ruff_cache

@@ -10,13 +10,14 @@ loss is that of the other classes among themselves (otherwise pushing it away fo
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from calibrant.calibrators.newton import Solution
+from calibrant.calibrators.newton import Solution, least_log_loss
 from calibrant.calibrators.rows import Rows
 from calibrant.nouns import Vector
 from calibrant.words import count
@@ -120,8 +121,19 @@ class Regression:
         return loss, torch.cat([(weight * self.unit).flatten(), bias * self.bias_unit]).numpy()
 
 
-def around(shared: Solution, rows: Rows, *, full: bool, iterations: int) -> tuple[Tensor, Tensor, bool]:
-    """Return W and b of least log loss for W z + b on the logits as they came, found around z / T."""
+@dataclass(frozen=True)
+class Unpenalised:
+    """W and b of least log loss for W z + b on the logits as they came, found around z / T, and what to say of them."""
+
+    state: dict[str, Tensor]
+    settings: dict[str, Any]
+    converged: bool
+    notes: tuple[str, ...]
+
+
+def unpenalised(rows: Rows, *, full: bool, iterations: int) -> Unpenalised:
+    """Fit a matrix (``full``) or a vector of weights, and a shift, without a penalty."""
+    shared = least_log_loss(rows)
     raw = rows.given.detach().to("cpu", torch.float64)
     centre = raw.mean(0)
     scale = (raw - centre).square().mean().sqrt().clamp(min=1e-300)
@@ -130,7 +142,13 @@ def around(shared: Solution, rows: Rows, *, full: bool, iterations: int) -> tupl
     )
     change = found.weight / scale
     weight = change + shared.beta * (torch.eye(rows.k, dtype=torch.float64) if full else 1.0)
-    return weight, found.bias - applied(centre[None], change, torch.zeros_like(centre))[0], found.converged
+    bias = found.bias - applied(centre[None], change, torch.zeros_like(centre))[0]
+    return Unpenalised(
+        {"weight": weight, "bias": bias},
+        {"iterations": iterations, "temperature": 1 / shared.beta},
+        found.converged and not shared.bound,
+        remarks(rows, shared, converged=found.converged, iterations=iterations),
+    )
 
 
 def remarks(rows: Rows, shared: Solution, *, converged: bool, iterations: int) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.calibrators.affine import ITERATIONS, applied, around, remarks
+from calibrant.calibrators.affine import ITERATIONS, applied, unpenalised
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.newton import least_log_loss
 from calibrant.calibrators.rows import Rows
 from calibrant.registry import CALIBRATORS
 from calibrant.words import count
@@ -41,13 +40,8 @@ class Matrix(Calibrator):
     def fit(cls, logits: Any, labels: Any, *, iterations: int = ITERATIONS) -> "Matrix":
         """Fit on held-out rows."""
         rows = Rows.read(logits, labels)
-        shared = least_log_loss(rows)
-        weight, bias, converged = around(shared, rows, full=True, iterations=iterations)
-        notes = remarks(rows, shared, converged=converged, iterations=iterations)
-        settings = {"iterations": iterations, "temperature": 1 / shared.beta}
-        return cls.made(
-            rows, {"weight": weight, "bias": bias}, settings, converged=converged and not shared.bound, notes=notes
-        )
+        found = unpenalised(rows, full=True, iterations=iterations)
+        return cls.made(rows, found.state, found.settings, converged=found.converged, notes=found.notes)
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Multiply each row by W and add b."""

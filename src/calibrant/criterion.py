@@ -85,8 +85,10 @@ class Criterion(nn.Module):
         self._words = f"{' + '.join(said)}, {reduction}"
 
     @classmethod
-    def preset(cls, name: str, *, k: int | None = None) -> "Criterion":
+    def preset(cls, name: str, *, k: int | None = None, reduction: Literal["mean", "sum"] = "mean") -> "Criterion":
         """Return the objective of a row of a paper's table, such as "seca-paper/mdca"; ``k`` where it is needed.
+
+        AdaFocal's released code and that of its baselines sum losses and clip the gradient's norm at 2.
 
         Example:
             >>> Criterion.preset("seca-paper/mdca")
@@ -102,7 +104,14 @@ class Criterion(nn.Module):
             if k is None:
                 raise ValueError(f"k must be the number of classes for the preset {name!r}; got nothing.")
             options["k"] = k
-        return cls(row.loss, options, penalty=row.penalty, weight=row.weight, penalty_options=row.penalty_options)
+        return cls(
+            row.loss,
+            options,
+            penalty=row.penalty,
+            weight=row.weight,
+            penalty_options=row.penalty_options,
+            reduction=reduction,
+        )
 
     def forward(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart.

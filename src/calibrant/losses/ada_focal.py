@@ -62,7 +62,7 @@ class AdaFocal(nn.Module):
             raise ValueError(f"switch must lie in (0, {min(gamma_max, -gamma_min):g}]; got {switch}.")
         self.rate, self.gamma_max, self.gamma_min, self.switch = rate, gamma_max, gamma_min, switch
         self.register_buffer("inner", equal_width(bins))
-        self.register_buffer("gammas", torch.ones(bins))
+        self.register_buffer("gammas", torch.ones(bins, dtype=torch.float32))
         self._history: list[Tensor] = []
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:

@@ -71,7 +71,7 @@ class AU(nn.Module):
             raise ValueError(f"confidence must lie in [0, 1] for the histogram of an epoch; {confidence} does not.")
         self.confidence, self.kappa, self.nu, self.bins = confidence, kappa, nu, bins
         self.weight_gradient, self.constant, self.histogram = weight_gradient, constant, histogram
-        self.register_buffer("counts", torch.zeros(bins))
+        self.register_buffer("counts", torch.zeros(bins, dtype=torch.float32))
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""

@@ -43,8 +43,10 @@ class CalFocal(nn.Module):
             raise ValueError(f"case must be 1 or 2; got {case}.")
         self.rate, self.case = rate, case
         self.register_buffer("inner", equal_width(bins))
-        self.register_buffer("gammas", torch.ones(bins))
-        self.register_buffer("accuracy", torch.full((bins,), torch.nan))  # not known yet: the power is 1
+        self.register_buffer("gammas", torch.ones(bins, dtype=torch.float32))
+        self.register_buffer(
+            "accuracy", torch.full((bins,), torch.nan, dtype=torch.float32)
+        )  # not known yet: the power is 1
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""

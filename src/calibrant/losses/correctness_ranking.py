@@ -35,7 +35,7 @@ class CorrectnessRanking(nn.Module):
         if n < 1:
             raise ValueError(f"n must be the number of training rows; got {n}.")
         self.weight = weight
-        self.register_buffer("counts", torch.zeros(n, 2))
+        self.register_buffer("counts", torch.zeros(n, 2, dtype=torch.float32))
 
     def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
         """Return the loss of each row, and in train mode count it."""

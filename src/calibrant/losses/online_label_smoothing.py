@@ -43,9 +43,9 @@ class OnlineLabelSmoothing(nn.Module):
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha must lie in [0, 1]; got {alpha}.")
         self.alpha, self.across_ranks = alpha, across_ranks
-        self.register_buffer("soft", torch.full((k, k), 1 / k))
-        self.register_buffer("sums", torch.zeros(k, k))
-        self.register_buffer("counts", torch.zeros(k))
+        self.register_buffer("soft", torch.full((k, k), 1 / k, dtype=torch.float32))
+        self.register_buffer("sums", torch.zeros(k, k, dtype=torch.float32))
+        self.register_buffer("counts", torch.zeros(k, dtype=torch.float32))
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row, and in train mode remember the right ones."""

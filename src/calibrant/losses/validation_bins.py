@@ -42,7 +42,7 @@ def equal_width(bins: int) -> Tensor:
     """Return the inner edges of bins of equal width."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}.")
-    return torch.arange(1, bins) / bins
+    return torch.arange(1, bins, dtype=torch.float32) / bins
 
 
 def place(nll: PerSample, inner: Tensor) -> Tensor:

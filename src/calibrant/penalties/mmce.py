@@ -25,10 +25,10 @@ def mmce(
               w_i = 1 / \text{the number of rows with the same } a_i
 
     with r the confidence and a the correctness, which carries no gradient. Right and wrong rows weigh the same in all;
-    without one kind the value is 0. ``weighted=False`` gives :math:`w_i = 1/n`. Released code divides the three sums
-    (right with right, wrong with wrong, right with wrong) by the numbers of their pairs, plus 1e-5, a second time
-    (``normalisation="released"``): published weights such as 2 and 4 were tuned with that. 1e-10 is added below the
-    root.
+    without one kind the value is 0. ``weighted=False`` gives :math:`w_i = 1/n`, whatever the normalisation. Released
+    code divides the three sums (right with right, wrong with wrong, right with wrong) by the numbers of their pairs,
+    plus 1e-5, a second time (``normalisation="released"``): published weights such as 2 and 4 were tuned with that.
+    1e-10 is added below the root.
 
     It takes :math:`O(n^2)`, and one batch says little about calibration.
 

@@ -73,7 +73,7 @@ def test_temperatures_for_each_row_win_on_a_real_classifier():
         for name in ("temperature", "smart", "smart_proper")
     }
     ece = {name: metric("top_label_ece", p) for name, p in after.items()}
-    assert ece["smart"] < 0.6 * ece["temperature"]
+    assert ece["smart"] < 0.7 * ece["temperature"]
     assert ece["smart_proper"] < ece["smart"] + 0.005
     for score in ("nll", "brier"):
         assert metric(score, after["smart_proper"]) < metric(score, after["temperature"])

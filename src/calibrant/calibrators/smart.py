@@ -36,7 +36,7 @@ class Smart(Samplewise):
     temperature; the weights of lowest loss are kept. A step costs the same for 10 classes and for 1 000. If the best
     single temperature is outside [0.2, 5], temperatures are measured in units of it, because the network could not
     reach it. A row outside the range of the fit gets the temperature of the range's end. Training amplifies rounding: a
-    change of 1e-10 in the first weights moves single temperatures by some thousandths at the end, at about the same loss.
+    change of 1e-10 in the first weights moves single temperatures by some thousandths at the end, at the same loss.
 
     It buys calibration error at the price of log loss and Brier score, which it does not look at; `SmartProper` does.
 

@@ -115,17 +115,22 @@ def test_methods_lists_every_registered_method():
     assert "brier" in run("methods", "metrics").stdout
 
 
+def in_process(monkeypatch, capsys, folder, *arguments):
+    """Run the command without a process of its own, which would spend its time importing."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["calibrant", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    told = capsys.readouterr()
+    return subprocess.CompletedProcess(sys.argv, left.value.code, told.out, told.err)
+
+
 @pytest.fixture
 def methods(tmp_path, monkeypatch, capsys):
-    """The command without a process of its own, in an empty folder."""
+    """The command `methods`, in an empty folder."""
 
     def call(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["calibrant", "methods", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        told = capsys.readouterr()
-        return subprocess.CompletedProcess(sys.argv, left.value.code, told.out, told.err)
+        return in_process(monkeypatch, capsys, tmp_path, "methods", *arguments)
 
     return call
 
@@ -215,15 +220,10 @@ def test_a_bad_request_to_methods_gets_one_sentence_and_exit_code_2(methods, arg
 
 @pytest.fixture
 def calibrate(halves, monkeypatch, capsys):
-    """The command without a process of its own, which would spend its time importing."""
+    """The command `calibrate`, in a folder of two halves."""
 
     def call(*arguments, cwd=halves):
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["calibrant", "calibrate", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        told = capsys.readouterr()
-        return subprocess.CompletedProcess(sys.argv, left.value.code, told.out, told.err)
+        return in_process(monkeypatch, capsys, cwd, "calibrate", *arguments)
 
     return call
 

@@ -4,7 +4,6 @@ Half precision is cast up to float32 and autocast is left: in bfloat16 a probabi
 is written from :math:`\log\mathrm{softmax}`, so that logits of :math:`\pm 10^4` have finite values and gradients.
 """
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,11 +13,6 @@ from torch import Tensor
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample, widened
 
 NOBODY = -(2**62)  # no label: torch leaves out rows with the label -100 unless it is told of another
-
-
-def full_precision(logits: Tensor) -> AbstractContextManager[None]:
-    """Return a context without autocast on the device of these logits, for matrix products."""
-    return torch.autocast(logits.device.type, enabled=False)
 
 
 def true_nll(logits: Logits, labels: Labels) -> PerSample:
@@ -62,7 +56,11 @@ def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
         (tensor([0.6590]), tensor([True]))
     """
     check_shapes(logits, labels)
-    logp = widened(logits).log_softmax(1)
+    return surest(widened(logits).log_softmax(1), labels)
+
+
+def surest(logp: Logits, labels: Labels) -> tuple[Confidence, Correct]:
+    """Return the same as `top`, of log probabilities that are already there."""
     best, predicted = logp.max(1)
     return best.exp(), predicted == labels
 
@@ -74,8 +72,17 @@ def entropy(logits: Logits) -> PerSample:
         >>> entropy(torch.tensor([[0.0, 0.0]]))
         tensor([0.6931])
     """
-    logp = widened(logits).log_softmax(1)
-    return -(logp.exp() * logp.clamp(min=-1e6)).sum(1)
+    return entropy_of(widened(logits).log_softmax(1))
+
+
+def entropy_of(logp: Logits) -> PerSample:
+    """Return the same as `entropy`, of log probabilities that are already there."""
+    return -(logp.exp() * bounded(logp)).sum(1)
+
+
+def bounded(logp: Logits) -> Logits:
+    """Return log probabilities that a probability of 0 may be multiplied by: -inf times 0 would be no number."""
+    return logp.clamp(min=-1e30)
 
 
 def check_shapes(logits: Any, labels: Any) -> None:

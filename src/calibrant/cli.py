@@ -3,7 +3,6 @@
 Exit codes: 0 fine, 1 a gate failed, 2 bad input or usage, 3 not enough data to decide.
 """
 
-import difflib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from calibrant import calibrating, files, gate, loss_shapes
 from calibrant.auditing import Audit, audit, check_path, plan
 from calibrant.predictions import Predictions
 from calibrant.records import plain, to_json
-from calibrant.registry import ALL, CALIBRATORS, Entry
+from calibrant.registry import ALL, CALIBRATORS, Entry, nearest
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
@@ -188,6 +187,6 @@ def _named(name: str) -> list[Entry]:
     """Return every method of that name; a metric and a loss may share one."""
     if found := [registry.entry(name) for registry in ALL if name in registry]:
         return found
-    near = difflib.get_close_matches(name, sorted({known for registry in ALL for known in registry}), n=3)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = nearest(name, sorted({known for registry in ALL for known in registry}))
+    hint = f" Did you mean {near}?" if near else ""
     raise ValueError(f"no method is named {name!r}.{hint}")

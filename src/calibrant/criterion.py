@@ -1,6 +1,5 @@
 """Any loss and any penalties as one module that drops into a training loop."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +15,7 @@ from calibrant.nouns import Confidence, Correct
 from calibrant.predictions import Predictions
 from calibrant.presets import PRESETS
 from calibrant.records import Curve
-from calibrant.registry import LOSSES, PENALTIES, Registry
+from calibrant.registry import LOSSES, PENALTIES, Registry, nearest
 
 Method = str | Callable[..., Tensor]
 Penalties = Method | Mapping[Method, float] | None
@@ -95,9 +94,9 @@ class Criterion(nn.Module):
             Criterion(focal(gamma=1.0) + 1 mdca, mean)
         """
         if name not in PRESETS:
-            near = difflib.get_close_matches(name, PRESETS, n=3)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see calibrant.presets.PRESETS."
-            raise ValueError(f"name must be a preset; got {name!r}{hint}")
+            near = nearest(name, PRESETS)
+            hint = f"did you mean {near}?" if near else "see calibrant.presets.PRESETS."
+            raise ValueError(f"name must be a preset; got {name!r}; {hint}")
         row = PRESETS[name]
         options = dict(row.options)
         if "k" in inspect.signature(LOSSES[row.loss]).parameters:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -75,8 +75,8 @@ class Registry(Mapping[str, Any]):
         """Return the method with its facts; a wrong name is answered with the nearest right ones."""
         entries = self._load()
         if name not in entries:
-            near = difflib.get_close_matches(name, entries, n=3)
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            near = nearest(name, entries)
+            hint = f" Did you mean {near}?" if near else ""
             raise KeyError(f"{self._home} has no {name!r}.{hint}")
         return entries[name]
 
@@ -111,6 +111,16 @@ class Registry(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._load())
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known names that a wrong one may have meant, ready for a sentence; nothing if there are none.
+
+    Example:
+        >>> nearest("focl", ["focal", "seca"])
+        "'focal'"
+    """
+    return " or ".join(map(repr, difflib.get_close_matches(name, list(known), n=3)))
 
 
 def _doc(method: Callable[..., Any]) -> str:

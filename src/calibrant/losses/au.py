@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.batch import true_nll
-from calibrant.losses.confidence import SCORES, confidence_of, ranks, unit_confidence_of
+from calibrant.losses.confidence import confidence_of, has_unit_range, ranks, unit_confidence_of
 from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -67,7 +67,7 @@ class AU(nn.Module):
             )
         if histogram not in ("batch", "epoch"):
             raise ValueError(f"histogram must be batch or epoch; got {histogram!r}.")
-        if histogram == "epoch" and not (SCORES[confidence][1] or confidence == "negative_entropy"):
+        if histogram == "epoch" and not has_unit_range(confidence):
             raise ValueError(f"confidence must lie in [0, 1] for the histogram of an epoch; {confidence} does not.")
         self.confidence, self.kappa, self.nu, self.bins = confidence, kappa, nu, bins
         self.weight_gradient, self.constant, self.histogram = weight_gradient, constant, histogram

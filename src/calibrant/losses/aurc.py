@@ -37,8 +37,8 @@ def aurc(
     if weighting not in ("em", "ln", "sele"):
         raise ValueError(f"weighting must be em, ln or sele; got {weighting!r}.")
     nll = true_nll(logits, labels)
-    n, rank = len(nll), ranks(confidence_of(logits.detach(), confidence)) + 1
+    n, place = len(nll), ranks(confidence_of(logits.detach(), confidence))
     if weighting == "em":
-        return (1 / torch.arange(n, 0, -1, device=nll.device, dtype=nll.dtype)).cumsum(0)[rank - 1] * nll
-    share = rank.to(nll.dtype) / (n + 1)
-    return (-torch.log1p(-share) if weighting == "ln" else share * (n + 1) / n) * nll
+        return (1 / torch.arange(n, 0, -1, device=nll.device, dtype=nll.dtype)).cumsum(0)[place] * nll
+    rank = place.to(nll.dtype) + 1
+    return (-torch.log1p(-rank / (n + 1)) if weighting == "ln" else rank / n) * nll

@@ -12,13 +12,8 @@ from calibrant.nouns import Confidence, Labels, Logits, widened
 PAIRS = 4096  # rows up to which pairs are compared
 
 
-def _margin(logits: Tensor) -> Tensor:
-    two = logits.softmax(1).topk(2, dim=1).values
-    return two[:, 0] - two[:, 1]
-
-
-def _logit_margin(logits: Tensor) -> Tensor:
-    two = logits.topk(2, dim=1).values
+def _lead(values: Tensor) -> Tensor:
+    two = values.topk(2, dim=1).values
     return two[:, 0] - two[:, 1]
 
 
@@ -35,7 +30,7 @@ def _released(logits: Tensor) -> Tensor:
 # name -> score, and whether it lies in [0, 1]
 SCORES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "msp": (lambda logits: logits.softmax(1).amax(1), True),
-    "margin": (_margin, True),
+    "margin": (lambda logits: _lead(logits.softmax(1)), True),
     "normalised_negative_entropy": (lambda logits: 1 - entropy(logits) / math.log(logits.shape[1]), True),
     "l2_norm": (lambda logits: _square(logits).sqrt(), True),
     "released": (_released, True),
@@ -43,8 +38,16 @@ SCORES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "gini": (lambda logits: _square(logits) - 1, False),
     "max_logit": (lambda logits: logits.amax(1), False),
     "energy": (lambda logits: logits.logsumexp(1), False),
-    "logit_margin": (_logit_margin, False),
+    "logit_margin": (_lead, False),
 }
+
+
+WITHIN_UNIT = {"negative_entropy": "normalised_negative_entropy"}  # the same order of rows, within [0, 1]
+
+
+def has_unit_range(name: str) -> bool:
+    """Say whether a score, or its form within [0, 1], needs no other rows to lie there."""
+    return SCORES[WITHIN_UNIT.get(name, name)][1]
 
 
 def confidence_of(logits: Logits, name: str) -> Confidence:
@@ -66,9 +69,8 @@ def unit_confidence_of(logits: Logits, name: str) -> Confidence:
         >>> unit_confidence_of(torch.tensor([[3.0, 1.0], [2.0, 1.0], [0.0, 0.0]]), "logit_margin")
         tensor([1.0000, 0.5000, 0.0000])
     """
-    name = "normalised_negative_entropy" if name == "negative_entropy" else name
-    found = confidence_of(logits, name)
-    if SCORES[name][1]:
+    found = confidence_of(logits, WITHIN_UNIT.get(name, name))
+    if has_unit_range(name):
         return found
     low, high = found.detach().amin(), found.detach().amax()
     return (found - low) / (high - low).clamp(min=torch.finfo(found.dtype).tiny)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from calibrant.batch import surest
 from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -40,8 +41,7 @@ class CorrectnessRanking(nn.Module):
     def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
         """Return the loss of each row, and in train mode count it."""
         logp = widened(logits).log_softmax(1)
-        best, predicted = logp.max(1)
-        sure, correct = best.exp(), predicted == labels
+        sure, correct = surest(logp, labels)
         known = self.counts[rows].to(sure.dtype)
         share = known[:, 0] / known[:, 1].clamp(min=1)
         if self.training:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.batch import check_shapes
+from calibrant.batch import check_shapes, entropy_of, surest
 from calibrant.nouns import Labels, Logits, PerSample, Scalar, widened
 from calibrant.registry import PENALTIES
 
@@ -68,8 +68,7 @@ def _read(logits: Logits, labels: Labels) -> tuple[PerSample, Tensor, PerSample]
     """Return confidence, correctness and entropy of each row, from one log-softmax."""
     check_shapes(logits, labels)
     logp = widened(logits).log_softmax(1)
-    best, predicted = logp.max(1)
-    return best.exp(), predicted == labels, -(logp.exp() * logp.clamp(min=-1e6)).sum(1)
+    return *surest(logp, labels), entropy_of(logp)
 
 
 def _balance(sure: PerSample, unsure: PerSample, uncertainty: PerSample, correct: Tensor) -> Scalar:

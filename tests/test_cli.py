@@ -282,7 +282,7 @@ def test_what_came_with_the_rows_is_written_with_them(calibrate, halves):
     done = calibrate("val_all.npz", "--method", "temperature", "--apply", "test_all.npz", "--out", "o.npz")
     assert done.returncode == 0, done.stderr
     given, out = arrays(halves / "test_all.npz"), arrays(halves / "o.npz")
-    assert set(out.files) == set(given.files)
+    assert set(out) == set(given)
     for name in ("labels", "classes", "features"):
         assert np.array_equal(out[name], given[name]), name
     assert out["groups"].tolist() == given["groups"].astype(str).tolist()

@@ -84,7 +84,7 @@ GAMMAS = {
     "kappa": "cifar10 .88 .75 .80 .75 cifar100 .75 .80 .80 .92 tiny_imagenet .40 .60",
     "nu": "cifar10 .1 .1 .1 .1 cifar100 .005 .005 .1 .01 tiny_imagenet .05 .05",
 }
-NETWORKS = {4: ("resnet50", "resnet110", "wrn28x10", "preresnet56"), 2: ("vit_s", "swin_t")}
+NETWORKS = {4: ("resnet50", "resnet110", "wrn_28_10", "preresnet56"), 2: ("vit_s", "swin_t")}
 
 
 @pytest.mark.parametrize("what", GAMMAS)

@@ -22,8 +22,8 @@ def test_a_wrong_name_is_answered_with_the_near_one():
     assert raised.value.args[0] == "calibrant.scores has no 'zzzzzz'."
 
 
-def test_six_registries_are_mappings():
-    names = ("SCORES", "METRICS", "LOSSES", "PENALTIES", "CALIBRATORS", "TRUST")
+def test_the_registries_are_mappings():
+    names = ("SCORES", "METRICS", "LOSSES", "PENALTIES", "CALIBRATORS", "TRUST", "MODELS", "DATASETS", "CORRUPTIONS")
     assert [getattr(registry, name) for name in names] == list(ALL)
     for found in ALL:
         assert len(found) == len(list(found)) == len(found.entries())

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from calibrant.label_shift import estimate_prior as estimate_prior
     from calibrant.predictions import Predictions as Predictions
     from calibrant.prior import adjust_prior as adjust_prior
+    from calibrant.selection.certifying import certify as certify
+    from calibrant.selection.policy import Policy as Policy
 
 _HOMES = {
     "Predictions": "predictions",
@@ -29,6 +31,8 @@ _HOMES = {
     "Criterion": "criterion",
     "adjust_prior": "prior",
     "estimate_prior": "label_shift",
+    "certify": "selection.certifying",
+    "Policy": "selection.policy",
 }
 _MODULES = {
     "calibrators",
@@ -43,6 +47,7 @@ _MODULES = {
     "registry",
     "report",
     "scores",
+    "selection",
     "trust",
 }
 

@@ -1,5 +1,7 @@
 """From numbers to words: the verdict, and what to do next."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from calibrant.nouns import float64, repetitions
@@ -9,6 +11,16 @@ from calibrant.words import count, percent
 
 ALPHA = 0.05  # how often a calibrated model may be called miscalibrated; two tests share it
 FEW = 30  # rows below which nothing is advised but more of them
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A threshold above which the error is at most ``max_error``, by a bound that survives the search."""
+
+    threshold: float
+    max_error: float
+    delta: float
+    coverage: float
 
 
 def verdict(findings: Findings) -> str:
@@ -57,15 +69,15 @@ def _known(findings: Findings, metric: str) -> Record:
     return record
 
 
-def next_steps(findings: Findings, predictions: Predictions) -> tuple[str, ...]:
-    """Sentences, most useful first; each names the numbers it rests on."""
+def next_steps(findings: Findings, predictions: Predictions, certified: Certified | None = None) -> tuple[str, ...]:
+    """Sentences, most useful first; each names the numbers it rests on. ``certified`` is a threshold to propose."""
     if len(predictions) < FEW:
         return (f"Get more rows: {len(predictions)} are too few to advise anything.",)
     steps = (
         _prior(predictions),
         _repair(findings, scores=predictions.k is not None),
         _ranking(findings),
-        _review(findings),
+        _review(findings) if certified is None else _accept(certified),
         _more_rows(findings),
     )
     return tuple(step for step in steps if step)
@@ -123,6 +135,17 @@ def _ranking(findings: Findings) -> str:
             "help a review queue; a better score or a better model would."
         )
     return ""
+
+
+def _accept(found: Certified) -> str:
+    limit = f"{100 * found.max_error:.3g}"
+    kept = "every row" if found.coverage >= 1 else f"rows above confidence {found.threshold:.4g}"
+    return (
+        f"If wrong answers cost more than a review, accept {kept} and let a person see the others: that accepts "
+        f"{percent(found.coverage)} of all rows, and their error is at most {limit} % with "
+        f"{100 * (1 - found.delta):.3g} % confidence. For another limit, fixed before looking: "
+        "calibrant certify --max-error."
+    )
 
 
 def _review(findings: Findings) -> str:

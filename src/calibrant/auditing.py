@@ -11,8 +11,11 @@ from calibrant.margins import margin_reliability
 from calibrant.predictions import Predictions
 from calibrant.records import Findings, Record, to_json
 from calibrant.registry import METRICS
+from calibrant.selection.certifying import certify
 
 ENOUGH = 200  # rows from which groups of them by margin are drawn
+LIMITS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)  # of the error that an audit proposes to certify
+MOST_CERTIFIED = 1_000_000  # rows up to which it does
 
 
 @dataclass(frozen=True)
@@ -151,14 +154,27 @@ def audit(
         curves.roc(predictions),
     )
     notes = predictions.notes
-    if predictions.fingerprint in (*predictions.fitted_on, *fitted_on):
+    seen = predictions.fingerprint in (*predictions.fitted_on, *fitted_on)
+    if seen:
         notes = (
             f"these {len(predictions)} rows are the rows the calibrator was fitted on; its numbers are optimistic.",
             *notes,
         )
     base = Findings(predictions.understood, "", notes, (), found, shapes)
     told = replace(base, verdict=advice.verdict(base))
-    return Audit(replace(told, advice=advice.next_steps(told, predictions)))
+    return Audit(replace(told, advice=advice.next_steps(told, predictions, None if seen else _certified(predictions))))
+
+
+def _certified(p: Predictions) -> advice.Certified | None:
+    """Certify one of a few limits, at most half of the present error; None with weights, or where nothing can be."""
+    error = float((~p.correct).double().mean())
+    limit = next((limit for limit in LIMITS if limit <= error / 2), None)
+    if limit is None or p.weights is not None or len(p) > MOST_CERTIFIED:
+        return None
+    policy = certify(p, max_error=limit)
+    if policy.threshold is None:
+        return None
+    return advice.Certified(policy.threshold, limit, policy.delta, policy.coverage)
 
 
 def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Callable[[str], None]) -> Iterator[Record]:

@@ -140,7 +140,7 @@ class Criterion(nn.Module):
         return value if self.reduction == "mean" else value * len(everyone[0]) / ranks
 
     def _rows(self, rows: Tensor | None, *, together: bool) -> tuple[Tensor, ...]:
-        if not self._facts.get("needs_rows"):
+        if not self.needs_rows:
             return ()
         if rows is None:
             raise ValueError("rows must be the places of the batch in the training set; this loss counts by them.")
@@ -150,6 +150,11 @@ class Criterion(nn.Module):
     def needs_validation(self) -> bool:
         """Whether ``epoch_end`` must be given a validation set."""
         return bool(self._facts.get("needs_validation"))
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the loss tells training rows apart, and must be given their places."""
+        return bool(self._facts.get("needs_rows"))
 
     def epoch_end(self, validation: Validation | None = None) -> None:
         """Let a loss with state learn from the epoch; other losses do nothing.

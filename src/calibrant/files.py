@@ -12,6 +12,7 @@ import numpy as np
 
 from calibrant.nouns import Array
 from calibrant.predictions import Predictions
+from calibrant.writing import write_arrays
 
 SCORES = ("logits", "probs", "log_probs")
 COLUMNS = ("confidence", "correct", "labels", "groups", "weights")
@@ -62,7 +63,7 @@ def write(path: str | Path, predictions: Predictions) -> None:
         arrays["weights"] = predictions.weights.numpy()
     with suppress(ValueError):  # raised where no features came
         arrays["features"] = predictions.features.detach().cpu().numpy()
-    np.savez(Path(path), **arrays)
+    write_arrays(arrays, Path(path))
 
 
 def check_target(path: Path, ending: str, inputs: Iterable[Path] = ()) -> None:

@@ -30,8 +30,8 @@ CE, BRIER, FLSD = Preset("cross_entropy"), Preset("brier"), Preset("flsd")
 
 # Zhou et al., arXiv 2505.23463: networks in the order of its tables
 AU_NETWORKS = {
-    "cifar10": ("resnet50", "resnet110", "wrn28x10", "preresnet56"),
-    "cifar100": ("resnet50", "resnet110", "wrn28x10", "preresnet56"),
+    "cifar10": ("resnet50", "resnet110", "wrn_28_10", "preresnet56"),
+    "cifar100": ("resnet50", "resnet110", "wrn_28_10", "preresnet56"),
     "tiny_imagenet": ("vit_s", "swin_t"),
 }
 AU_TUNED: dict[str, dict[str, tuple[float, ...]]] = {

@@ -8,7 +8,6 @@ byte can change unnoticed. JSON has no infinity and no NaN; they are written as 
 import json
 import math
 import os
-import uuid
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +23,7 @@ from calibrant.calibrators.calibrator import Calibrator, Fit
 from calibrant.calibrators.probing import probe
 from calibrant.records import versions
 from calibrant.registry import CALIBRATORS
+from calibrant.writing import write_whole
 
 FORMAT = "calibrant.calibrator"
 VERSION = 1
@@ -200,20 +200,3 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     if type(value) is not hint:
         raise TypeError(f"{name} of a fit must be {getattr(hint, '__name__', hint)}; got {value!r:.100}")
     return value
-
-
-def write_whole(blob: bytes, path: Path) -> None:
-    """Write beside the file and rename, so that a reader sees the old file or the new one, and never a part."""
-    if path.is_dir():
-        raise ValueError(f"{path} must be a file name; it is a folder.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} does not exist; make the folder first.")
-    beside = path.parent / f".{uuid.uuid4().hex}.tmp"
-    try:
-        with beside.open("xb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,0 +1,33 @@
+"""Make a classifier's confidence mean what it says.
+
+Exit codes: 0 fine, 1 a gate failed, 2 bad input or usage, 3 not enough data to decide.
+"""
+
+import sys
+
+import typer
+
+from calibrant.cli.audit import audit_command
+from calibrant.cli.calibrate import calibrate_command
+from calibrant.cli.certify import certify_command
+from calibrant.cli.methods import methods_command
+from calibrant.cli.train import train_command
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+app.command("audit")(audit_command)
+app.command("calibrate")(calibrate_command)
+app.command("certify")(certify_command)
+app.command("methods")(methods_command)
+app.command("train")(train_command)
+
+
+def main() -> None:
+    """Run the command; a refusal becomes one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except BrokenPipeError:
+        sys.exit(0)
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else error
+        sys.stderr.write(f"calibrant: {message}\n")
+        sys.exit(2)

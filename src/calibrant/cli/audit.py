@@ -1,0 +1,45 @@
+"""calibrant audit: predictions -> a verdict, a table, a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant import files, gate
+from calibrant.auditing import Audit, audit, check_path, plan
+from calibrant.cli.progress import progress
+from calibrant.predictions import Predictions
+from calibrant.records import to_json
+
+
+def audit_command(
+    predictions: Annotated[Path, typer.Argument(help="A .npz, .csv or .parquet file of predictions.")],
+    report: Annotated[Path | None, typer.Option(help="Write the page here (.html) or the findings (.json).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,  # noqa: FBT002  a flag
+    gates: Annotated[
+        list[str] | None, typer.Option("--gate", help='A limit to keep, such as "ece_excess<0.02".')
+    ] = None,
+    ignore_index: Annotated[int | None, typer.Option(help="Leave out rows with this label.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.9,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+) -> None:
+    """Say whether the confidence can be believed, how sure we are of that, and what to do next."""
+    rules = [gate.parse(rule) for rule in gates or []]
+    if report is not None:
+        check_path(report)
+    found = _audit(files.read(predictions, ignore_index=ignore_index), predictions.name, level, seed)
+    outcomes = [gate.decide(rule, found.records) for rule in rules]
+    if report is not None:
+        found.save(report)
+    typer.echo(to_json(found.findings) if as_json else str(found))
+    if report is not None:
+        typer.echo(f"written: {report}", err=as_json)
+    for outcome in outcomes:
+        typer.echo(f"gate: {outcome.reason}", err=as_json)
+    codes = {outcome.code for outcome in outcomes}
+    raise typer.Exit(1 if 1 in codes else 3 if 3 in codes else 0)
+
+
+def _audit(predictions: Predictions, name: str, level: float, seed: int) -> Audit:
+    with progress("auditing", len(plan(predictions)) + 1) as step:
+        return audit(predictions, level=level, seed=seed, dataset=name, on_step=step)

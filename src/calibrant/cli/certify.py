@@ -1,0 +1,100 @@
+"""calibrant certify: held-out rows -> a threshold with a guarantee, and what it does to other rows."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant import files
+from calibrant.predictions import Predictions
+from calibrant.records import plain
+from calibrant.registry import SCORES
+from calibrant.selection.certifying import certify
+from calibrant.selection.evaluating import Evaluation, evaluate
+from calibrant.selection.policy import Policy
+from calibrant.selection.table import text
+
+ORACLE = "tcp"  # a score that needs the label cannot decide about rows without one
+
+
+def certify_command(  # noqa: PLR0913  the command names everything it takes
+    predictions: Annotated[Path, typer.Argument(help="Labelled held-out rows: .npz, .csv or .parquet.")],
+    max_error: Annotated[
+        float, typer.Option(help="The error of the accepted rows must stay below this, such as 0.02.")
+    ],
+    delta: Annotated[float, typer.Option(help="How often the promise may fail, over draws of the rows.")] = 0.05,
+    score: Annotated[
+        str, typer.Option(help="The score to put the threshold on; see calibrant methods scores.")
+    ] = "msp",
+    start: Annotated[float | None, typer.Option(help="The share of rows to try first; 1/8, of few rows 1/4.")] = None,
+    by_class: Annotated[bool, typer.Option("--by-class", help="One threshold for each predicted class.")] = False,  # noqa: FBT002  a flag
+    save: Annotated[Path | None, typer.Option(help="Write the policy here (.json).")] = None,
+    apply: Annotated[Path | None, typer.Option(help="Other rows to apply it to, with or without labels.")] = None,
+    ignore_index: Annotated[int | None, typer.Option(help="Leave out rows with this label.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the policy and the records as JSON.")] = False,  # noqa: FBT002  a flag
+) -> None:
+    """Find the threshold that keeps the error of accepted rows below a limit, guaranteed after the search.
+
+    Exit code 3: no threshold can be certified with these rows; 1: rows of --apply show the promise broken.
+    """
+    if SCORES.entry(score).name == ORACLE:
+        raise ValueError(f"score must be known without the label; {ORACLE} is not.")
+    if save is not None:
+        files.check_target(save, ".json", [predictions, *([apply] if apply else [])])
+    rows = files.read(predictions, ignore_index=ignore_index)
+    if rows.weights is not None:
+        raise ValueError("weights must be left out: a guarantee counts every row once, as it was drawn.")
+    others = None if apply is None else files.read(apply, ignore_index=ignore_index, labelled=False)
+    policy = certify(
+        SCORES[score](rows),
+        rows.correct,
+        max_error=max_error,
+        delta=delta,
+        predicted=rows.predicted if by_class else None,
+        start=start,
+        score="confidence" if score == "msp" else score,
+    )
+    accepted, judged = (None, None) if others is None else _applied(policy, others, score)
+    if save is not None:
+        policy.save(save)
+    if as_json:
+        typer.echo(_json(rows, policy, accepted, judged))
+    else:
+        typer.echo(text(rows, policy))
+        if others is not None and apply is not None:
+            typer.echo(f"\napplied to {apply.name}: {others.understood}\n{_told(accepted, judged)}")
+    if save is not None:
+        typer.echo(f"written: {save}", err=as_json)
+    raise typer.Exit(3 if not policy.feasible else 1 if judged is not None and judged.held is False else 0)
+
+
+def _applied(policy: Policy, rows: Predictions, score: str) -> tuple[float, Evaluation | None]:
+    """Return the share of rows accepted, and the judgement where there are labels."""
+    sure, predicted = SCORES[score](rows), rows.predicted if policy.by_class else None
+    share = float(policy(sure, predicted).double().mean())
+    return share, None if rows.rows.correct is None else evaluate(policy, sure, rows.correct, predicted=predicted)
+
+
+def _told(accepted: float | None, judged: Evaluation | None) -> str:
+    share = f"{100 * (accepted or 0.0):.1f} % of these rows are accepted."
+    return f"{share} {judged or 'No labels there: their error is unknown.'}"
+
+
+def _json(rows: Predictions, policy: Policy, accepted: float | None, judged: Evaluation | None) -> str:
+    content: dict[str, Any] = {
+        "understood": rows.understood,
+        "feasible": policy.feasible,
+        "reason": policy.reason,
+        "policy": json.loads(policy.to_json()),
+        "applied": None,
+    }
+    if accepted is not None:
+        content["applied"] = {
+            "accepted": accepted,
+            "verdict": None if judged is None else judged.verdict,
+            "held": None if judged is None else judged.held,
+            "records": [] if judged is None else [asdict(record) for record in judged.records],
+        }
+    return json.dumps(plain(content), indent=1, allow_nan=False)

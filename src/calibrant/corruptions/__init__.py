@@ -1,0 +1,1 @@
+"""Images -> the same images, corrupted, at five severities."""

@@ -1,0 +1,1 @@
+"""Standard files -> images or tokens with labels."""

@@ -1,0 +1,156 @@
+"""20 Newsgroups and DBpedia, as words."""
+
+import csv
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant.datasets.dataset import Dataset, Part
+from calibrant.datasets.sources import Source
+from calibrant.datasets.words import Words
+from calibrant.registry import DATASETS
+
+NEWSGROUPS = Source(
+    "newsgroups20",
+    "20news-bydate.tar.gz from the 20 Newsgroups page of Jason Rennie",
+    ("newsgroups20", "20news-bydate", "20newsgroups"),
+)
+DBPEDIA = Source("dbpedia", "dbpedia_csv.tar.gz of Zhang, Zhao & LeCun", ("dbpedia", "dbpedia_csv", "dbpedia_14"))
+ONTOLOGY = (
+    "Company,EducationalInstitution,Artist,Athlete,OfficeHolder,MeanOfTransportation,Building,NaturalPlace,Village,"
+    "Animal,Plant,Album,Film,WrittenWork"
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts and their labels."""
+
+    texts: list[str]
+    labels: list[int]
+
+
+@DATASETS.register(kind="tokens", k=20)
+def newsgroups20(folder: Path, *, vocabulary: int = 30_000, length: int = 256) -> Dataset:
+    """20 Newsgroups by date: 11 314 + 7 532 posts to twenty groups, as their first ``length`` words.
+
+    Reads ``20news-bydate-train/GROUP/ID`` and ``20news-bydate-test/GROUP/ID``, or ``20news_bydate.json`` (or
+    ``.json.xz``) with ``target_names`` and ``train`` and ``test``, each a dict of lists ``target`` and ``data``. The
+    vocabulary is that of the training rows. Headers, footers and quotes stay: they give away groups by their authors,
+    and accuracy with them is higher than on text alone.
+
+    Reference: Lang, ICML 1995.
+    """
+    forms = {
+        _posts_in_folders: ["20news-bydate-train/", "20news-bydate-test/"],
+        _posts_in_json: ["20news_bydate.json"],
+        _posts_in_xz: ["20news_bydate.json.xz"],
+    }
+    read, files = NEWSGROUPS.find(folder, forms)
+    classes, train, test = read(files)
+    return _tokenised("newsgroups20", classes, train, test, vocabulary, length)
+
+
+@DATASETS.register(kind="tokens", k=14)
+def dbpedia(folder: Path, *, vocabulary: int = 30_000, length: int = 128) -> Dataset:
+    """DBpedia ontology: 560 000 + 70 000 openings of encyclopaedia articles in fourteen classes, title first.
+
+    Reads ``train.csv`` and ``test.csv`` (label from 1, title, text, no header), or ``train.parquet`` and
+    ``test.parquet`` (``label`` from 0, ``title``, ``content``; needs pyarrow). The vocabulary is that of the training
+    rows. Near its ceiling: simple models are right 98 times in 100.
+
+    Reference: Zhang, Zhao & LeCun, NeurIPS 2015; Lehmann et al., Semantic Web 2015.
+    """
+    forms = {_from_csv: ["train.csv", "test.csv"], _from_parquet: ["train.parquet", "test.parquet"]}
+    read, files = DBPEDIA.find(folder, forms)
+    train, test = map(read, files)
+    return _tokenised("dbpedia", tuple(ONTOLOGY.split(",")), train, test, vocabulary, length)
+
+
+def _tokenised(name: str, classes: tuple[str, ...], train: Texts, test: Texts, size: int, length: int) -> Dataset:
+    words = Words.fit(train.texts, size)
+    parts = [Part(words(part.texts, length), torch.tensor(part.labels)) for part in (train, test)]
+    return Dataset(name, parts[0], parts[1], classes, vocabulary=words.vocabulary)
+
+
+def _posts_in_folders(files: Sequence[Path]) -> tuple[tuple[str, ...], Texts, Texts]:
+    classes = tuple(sorted(path.name for path in files[0].iterdir() if path.is_dir()))
+
+    def posts(place: Path) -> Texts:
+        found = [
+            (path.read_text(encoding="latin1"), label)
+            for label, group in enumerate(classes)
+            for path in sorted((place / group).glob("*"), key=lambda path: (len(path.name), path.name))
+        ]
+        if not found:
+            raise ValueError(f"{place} must hold a folder of posts for each group; it holds none.")
+        return Texts([text for text, _ in found], [label for _, label in found])
+
+    return classes, posts(files[0]), posts(files[1])
+
+
+def _posts_in_json(files: Sequence[Path]) -> tuple[tuple[str, ...], Texts, Texts]:
+    return _posts(files[0], files[0].read_bytes())
+
+
+def _posts_in_xz(files: Sequence[Path]) -> tuple[tuple[str, ...], Texts, Texts]:
+    try:
+        return _posts(files[0], lzma.decompress(files[0].read_bytes()))
+    except lzma.LZMAError as error:
+        raise ValueError(f"{files[0]} must be a whole .xz file; {error}.") from None
+
+
+def _posts(path: Path, content: bytes) -> tuple[tuple[str, ...], Texts, Texts]:
+    try:
+        held = json.loads(content)
+        parts = [Texts(held[part]["data"], held[part]["target"]) for part in ("train", "test")]
+        for part in parts:
+            _check(part)
+        return tuple(held["target_names"]), parts[0], parts[1]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must hold target_names, and train and test with as many data as targets; "
+            f"{type(error).__name__}: {error}."
+        ) from None
+
+
+def _check(part: Texts) -> None:
+    if len(part.texts) != len(part.labels) or not part.texts:
+        raise ValueError(f"{len(part.texts)} texts and {len(part.labels)} labels")
+    odd: list[Any] = [text for text in part.texts if not isinstance(text, str)]
+    odd += [label for label in part.labels if not isinstance(label, int)]
+    if odd:
+        raise TypeError(f"a {type(odd[0]).__name__}")
+
+
+def _from_csv(path: Path) -> Texts:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file, strict=True))
+        part = Texts([f"{title} {text}" for _, title, text in rows], [int(label) - 1 for label, _, _ in rows])
+        _check(part)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} must hold a label from 1, a title and a text in each line; {error}.") from None
+    return part
+
+
+def _from_parquet(path: Path) -> Texts:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("reading .parquet needs pyarrow; install calibrant[scale].") from None
+    try:
+        table = parquet.read_table(path, columns=["label", "title", "content"])
+        label, title, content = (table[name].to_pylist() for name in ("label", "title", "content"))
+        part = Texts([f"{t} {c}" for t, c in zip(title, content, strict=True)], label)
+        _check(part)
+    except (pyarrow.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} must be a whole .parquet file with label, title and content; {reason}.") from None
+    return part

@@ -1,0 +1,1 @@
+"""confidence -> accept or abstain, with a guarantee; probabilities -> sets that hold the truth."""

@@ -1,0 +1,156 @@
+"""Conformal prediction: sets of classes that hold the true one with a chosen probability."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from calibrant import check
+from calibrant.nouns import Probs
+from calibrant.selection.cuts import check_share
+from calibrant.selection.set_scores import thr
+from calibrant.words import count, percent
+
+Score = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ConformalSets:
+    """Rows -> sets of classes: those whose score is at most ``quantiles``, one for each class. Made by `conformal`.
+
+    A quantile is infinite, and its class in every set, where there were too few rows; ``notes`` say so.
+    """
+
+    quantiles: Tensor  # (k,)
+    score: Score
+    alpha: float
+    n: int
+    rank: int
+    by_class: bool
+    seed: int | None
+    notes: tuple[str, ...]
+
+    def __call__(self, probs: Any, *, empty: bool = False) -> Tensor:
+        """Return which classes are in the set of each row: bool of shape (n, k).
+
+        A set that would be empty holds the most probable class instead, which can only add coverage; ``empty=True``
+        leaves it empty. Randomised sets draw from their own seed: the same rows in the same order give the same sets.
+        """
+        p = _read(probs)
+        if p.shape[1] != len(self.quantiles):
+            raise ValueError(f"probs must have {len(self.quantiles)} columns, as in calibration; got {p.shape[1]}.")
+        found = self.score(p, _draws(p, None if self.seed is None else self.seed + 1)) <= self.quantiles.to(p.device)
+        if not empty:
+            rows = ~found.any(1)
+            found[rows, p[rows].argmax(1)] = True
+        return found
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        r"""Where the coverage of new rows lies in 90 % of calibrations: quantiles of Beta(rank, n + 1 - rank).
+
+        Over calibration draws coverage is so distributed for scores without ties (with ties it is at least so large).
+        Meaningful for one quantile; by class, each class has its own spread.
+        """
+        if self.rank > self.n:
+            return 1.0, 1.0
+        low, high = (float(betaincinv(self.rank, self.n + 1 - self.rank, q)) for q in (0.05, 0.95))
+        return low, high
+
+    def __str__(self) -> str:
+        low, high = (percent(bound, 1) for bound in self.spread)
+        per = ", in each class" if self.by_class else f" (these {count(self.n)} rows: {low} to {high} in 9 of 10 draws)"
+        said = f"Sets hold the true class with probability {percent(1 - self.alpha, 1)}{per}."
+        return "\n".join([said, *(f"note: {note}" for note in self.notes)])
+
+
+def conformal(
+    probs: Any,
+    labels: Any,
+    *,
+    alpha: float = 0.1,
+    score: Score = thr,
+    by_class: bool = False,
+    seed: int | None = None,
+) -> ConformalSets:
+    r"""Find how strange a class may be so that sets miss the true class with probability at most ``alpha``.
+
+    .. math:: \hat q = s_{(\lceil (n + 1)(1 - \alpha) \rceil)}, \qquad
+              \Pr[y \in \{c : s(x, c) \le \hat q\}] \ge 1 - \alpha
+
+    with :math:`s_{(i)}` the i-th smallest score of the true classes of the n calibration rows, infinite beyond n. The
+    probability is over calibration rows and a new row, all exchangeable; see ``spread`` for one set of calibration
+    rows. ``score`` is `thr`, `aps`, `raps` (`calibrant.selection.set_scores`), or any function like them. ``by_class``
+    takes a quantile for each true class from its own rows, so that every class is covered alike. ``seed`` randomises
+    `aps` and `raps`, which makes coverage exact; without it sets are a little larger.
+
+    Sets say what cannot be ruled out, not what to do: with two classes, or to act on single answers, see `certify`.
+
+    Reference: Vovk, Gammerman & Shafer, 2005; Papadopoulos et al., ECML 2002 (split conformal); Vovk, ACML 2012 (by
+    class).
+
+    Example:
+        >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).repeat(10, 1)
+        >>> sets = conformal(probs, torch.zeros(20, dtype=torch.int64), alpha=0.1)
+        >>> sets(torch.tensor([[0.7, 0.3], [0.5, 0.5]]))
+        tensor([[ True, False],
+                [ True, False]])
+    """
+    check_share(alpha, "alpha")
+    if seed is not None and seed < 0:
+        raise ValueError(f"seed must not be negative; got {seed}.")
+    p = _read(probs)
+    n, k = p.shape
+    y = check.tensor(labels, "labels").to(p.device)
+    if y.shape != (n,) or y.is_floating_point() or y.dtype == torch.bool:
+        raise ValueError(f"labels must be ({n},) indices of classes; got {tuple(y.shape)} of {y.dtype}.")
+    y = y.long()
+    if bool((y < 0).any()) or bool((y >= k).any()):
+        raise ValueError(f"labels must lie in [0, {k}); got [{int(y.min())}, {int(y.max())}].")
+    own = score(p, _draws(p, seed)).gather(1, y[:, None]).squeeze(1)
+    parts = [own[y == c] for c in range(k)] if by_class else [own]
+    found = torch.stack([_quantile(part, alpha) for part in parts]).expand(k).clone()
+    notes = tuple(_note(len(part), alpha, c if by_class else None) for c, part in enumerate(parts))
+    return ConformalSets(found, score, alpha, n, rank(n, alpha), by_class, seed, tuple(note for note in notes if note))
+
+
+def rank(n: int, alpha: float) -> int:
+    """Return which of n sorted scores is the quantile: beyond n where there are too few rows for alpha.
+
+    Example:
+        >>> rank(19, 0.05), rank(18, 0.05)
+        (19, 19)
+    """
+    return math.ceil((n + 1) * (1 - alpha) - 1e-9)
+
+
+def _quantile(scores: Tensor, alpha: float) -> Tensor:
+    place = rank(len(scores), alpha)
+    return scores.sort().values[place - 1] if place <= len(scores) else scores.new_tensor(math.inf)
+
+
+def _note(n: int, alpha: float, label: int | None) -> str:
+    if rank(n, alpha) <= n:
+        return ""
+    which = "the sets hold every class" if label is None else f"class {label} is in every set"
+    needed = math.ceil((1 - alpha) / alpha - 1e-9)
+    return f"{n} rows are too few for {percent(1 - alpha, 1)}, so {which}; at least {needed} rows are needed."
+
+
+def _read(probs: Any) -> Probs:
+    p = check.scores(check.tensor(probs, "probs"), "probs")
+    if p.shape[1] < 2:
+        raise ValueError(f"probs must have a column for each class; got shape {tuple(p.shape)}.")
+    check.probs(p)
+    return p.double()
+
+
+def _draws(probs: Tensor, seed: int | None) -> Tensor:
+    if seed is None:
+        return torch.ones(len(probs), dtype=probs.dtype, device=probs.device)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(len(probs), dtype=probs.dtype, generator=generator).to(probs.device)

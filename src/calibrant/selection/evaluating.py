@@ -1,0 +1,73 @@
+"""Does a policy keep its promise on rows that it has not seen?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.records import Record
+from calibrant.selection.cuts import read
+from calibrant.selection.exact import interval
+from calibrant.selection.policy import Policy
+from calibrant.selection.reasons import share
+from calibrant.words import count
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy did on other rows: records of coverage and selective error, and a verdict in words.
+
+    ``held`` is True if the error seen is within the promise, False if its interval lies above it, None between.
+    """
+
+    records: tuple[Record, ...]
+    verdict: str
+    held: bool | None
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def evaluate(
+    policy: Policy, confidence: Any, correct: Any = None, *, predicted: Any = None, level: float = 0.95
+) -> Evaluation:
+    """Measure coverage and error of the accepted rows, with exact intervals, and say whether the promise held.
+
+    Refuses the rows that the policy was certified on: their error was searched for. ``confidence`` may be
+    `Predictions`; with one threshold a class, ``predicted`` goes with a plain confidence.
+
+    Example:
+        >>> from calibrant.selection.certifying import certify
+        >>> sure = torch.linspace(0, 1, 1000, dtype=torch.float64)
+        >>> policy = certify(sure, sure > 0.5, max_error=0.05)
+        >>> evaluate(policy, sure[::2], sure[::2] > 0.5).held
+        True
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1); got {level:g}.")
+    rows = read(confidence, correct)
+    if policy.fingerprint and rows.fingerprint == policy.fingerprint:
+        raise ValueError(
+            f"these {count(len(rows))} rows are the rows the policy was certified on; pass other rows, or the numbers "
+            "would be optimistic."
+        )
+    accepted = policy(confidence).numpy() if correct is None else policy(rows.confidence, predicted)
+    m, errors = int(accepted.sum()), int((accepted & ~rows.correct).sum())
+    spread, low_high = interval(m, len(rows), level), interval(errors, m, level)
+    seen = errors / m if m else float("nan")
+    settings = {"max_error": policy.max_error, "delta": policy.delta, "score": policy.score, "errors": errors}
+    records = (
+        Record("coverage", m / len(rows), len(rows), *spread, level, settings=settings, method=policy.method),
+        Record("selective_error", seen, m, *low_high, level, settings=settings, method=policy.method),
+    )
+    held = None if m == 0 else True if seen <= policy.max_error else False if low_high[0] > policy.max_error else None
+    return Evaluation(records, _verdict(policy, m, errors, low_high, held=held), held)
+
+
+def _verdict(policy: Policy, m: int, errors: int, bounds: tuple[float, float], *, held: bool | None) -> str:
+    if m == 0:
+        return "The policy accepts none of these rows, so nothing can be said about its error."
+    word = {True: "held", False: "broken", None: "in doubt"}[held]
+    low, high = map(share, bounds)
+    return (
+        f"The promise is {word}: of {count(m)} accepted rows {count(errors)} are wrong, {share(errors / m)} "
+        f"[{low}, {high}], and at most {share(policy.max_error)} was promised."
+    )

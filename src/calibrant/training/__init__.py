@@ -1,0 +1,1 @@
+"""A recipe -> a run: logits, history, and a checkpoint to go on from."""

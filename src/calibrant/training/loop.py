@@ -1,0 +1,175 @@
+"""The loop: epochs of steps, a look at the validation set after each, a checkpoint, and what is left at the end."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant.datasets.dataset import Dataset
+from calibrant.evidence import measure
+from calibrant.models.making import make
+from calibrant.predictions import Predictions
+from calibrant.records import versions
+from calibrant.training import checkpoint, run, state
+from calibrant.training.evaluation import logits_of, validation_loss
+from calibrant.training.feed import Feed, order
+from calibrant.training.keeping import kept
+from calibrant.training.placement import Placement
+from calibrant.training.recipe import Recipe
+from calibrant.training.schedules import rates
+from calibrant.training.setup import device_name, optimiser_of, parted, shape_of
+from calibrant.training.step import Learner, Step
+
+SHOWN = {"accuracy": "accuracy", "nll": "nll", "ece": "top_label_ece"}
+OnEpoch = Callable[[dict[str, float]], None]
+STRIDE = 8  # steps between the points where runs that share a GPU take turns
+
+
+class Training:
+    """A run that is under way. ``steps()`` goes through it and can be interleaved with others; ``finish()`` ends it.
+
+    Everything random follows from the recipe's seed and the epoch, and each epoch ends with a checkpoint: a process
+    that is killed, and started again with the same folder, ends with the numbers of one left alone, to the last bit on
+    a CPU.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Dataset,
+        folder: Path,
+        place: Placement,
+        *,
+        graph: bool | None = None,
+        compiled: bool = False,
+        features: bool = False,
+        on_epoch: OnEpoch | None = None,
+    ) -> None:
+        self.recipe, self.folder, self.place, self.features = recipe, folder, place, features
+        self.on_epoch = on_epoch or (lambda epoch: None)
+        self.parts, self.rows = parted(recipe, data)
+        mean, std = recipe.mean or data.mean, recipe.std or data.std
+        self.feeds = {name: Feed(part, place.device, mean=mean, std=std) for name, part in self.parts.items()}
+        self.shape = {"k": data.k, **shape_of(data), "seed": recipe.seed}
+        model = place.normalising(make(recipe.model, **self.shape)).to(place.device)
+        if self.feeds["train"].images:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        criterion = recipe.criterion(data.k, len(self.parts["train"])).to(place.device)
+        if criterion.needs_validation and "validation" not in self.parts:
+            raise ValueError(f"validation must be above 0: {recipe.loss} learns from a validation set; got 0.")
+        optimiser = optimiser_of(recipe, model, place.device)
+        taking_part, optimiser = place.prepare(model, optimiser)
+        self.learner = Learner(model, taking_part, criterion, optimiser, recipe.clip)
+        train = self.feeds["train"]
+        if recipe.batch > len(train):
+            raise ValueError(f"batch must be at most the {len(train)} training rows; got {recipe.batch}.")
+        alone = place.device.type == "cuda" and place.world == 1 and train.resident
+        captured = alone if graph is None else graph
+        if captured and not alone:
+            raise ValueError("graph=True needs one GPU and inputs that fit on it.")
+        self.step = Step(self.learner, train, place, recipe.batch, graph=captured, compiled=compiled)
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, torch.Tensor] = {}
+        self._resume()
+
+    def steps(self) -> Iterator[None]:
+        """Train to the end; yields often, while the device works."""
+        for epoch in range(len(self.history), self.recipe.epochs):
+            start = time.monotonic()
+            pad = None
+            if self.recipe.augment == "crop_flip" and self.feeds["train"].images:
+                pad = max(1, self.shape["side"] // 8)
+            draws = order(
+                len(self.feeds["train"]),
+                self.step.steps * self.recipe.batch,
+                seed=self.recipe.seed,
+                epoch=epoch,
+                pad=pad,
+            )
+            rate = rates(self.recipe, epoch, self.step.steps)
+            torch.manual_seed(self.recipe.seed * 100_003 + epoch)  # for dropout; `train` puts the old state back
+            self.step.begin(*draws, rate)
+            for number in range(self.step.steps):
+                self.step()
+                if number % STRIDE == STRIDE - 1:
+                    yield
+            yield
+            self._end_epoch({"epoch": epoch + 1, "rate": rate[-1]}, start)
+            yield
+
+    def finish(self) -> run.Run:
+        """Evaluate the kept model, write what the run leaves, and return it."""
+        model = self.learner.model
+        if self.best:
+            model.load_state_dict(self.best)
+        for name in ("validation", "calibration", "test"):
+            if name in self.feeds:
+                logits, hidden = logits_of(model, self.feeds[name], self.place, features=self.features)
+                if self.place.rank == 0:
+                    arrays = {"logits": logits, "labels": self.parts[name].labels, "rows": self.rows[name]}
+                    run.write_part(self.folder, name, {**arrays, "features": hidden})
+        facts = {
+            "recipe": self.recipe.as_data(),
+            "shape": self.shape,
+            "objective": repr(self.learner.criterion),
+            "rows": {name: len(part) for name, part in self.parts.items()},
+            "kept_epoch": kept(self.recipe, self.history) + 1,
+            "history": self.history,
+            "device": device_name(self.place.device),
+            "ranks": self.place.world,
+            "versions": versions(),
+        }
+        if self.place.rank == 0:
+            run.write_facts(self.folder, facts)
+        return run.Run(self.folder, facts)
+
+    def _end_epoch(self, epoch: dict[str, float], start: float) -> None:
+        totals = self.step.totals.clone()
+        if self.place.world > 1:
+            torch.distributed.all_reduce(totals)
+        loss, right = totals.tolist()
+        scale = self.step.steps * self.place.world
+        epoch |= {"loss": loss / scale, "train_accuracy": right / (self.step.steps * self.recipe.batch)}
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the loss is {loss} in epoch {epoch['epoch']}; the last checkpoint is that of the epoch before. "
+                "A smaller lr or a warm-up helps."
+            )
+        if "validation" in self.feeds:
+            epoch |= self._validated()
+        else:
+            self.learner.criterion.epoch_end()
+        self.history.append(epoch | {"seconds": time.monotonic() - start})
+        if self.recipe.select != "last" and kept(self.recipe, self.history) == len(self.history) - 1:
+            self.best = state.copied(self.learner.model.state_dict())
+        if self.place.rank == 0:
+            tensors = self.learner.tensors() | {f"kept.{name}": value for name, value in self.best.items()}
+            checkpoint.write(self.folder / run.CHECKPOINT, tensors, self._facts())
+        self.on_epoch(self.history[-1])
+
+    def _validated(self) -> dict[str, float]:
+        """Look at the validation set in eval mode, and let the criterion learn from it."""
+        feed, criterion = self.feeds["validation"], self.learner.criterion
+        logits, _ = logits_of(self.learner.model, feed, self.place)
+        found = {"validation_loss": validation_loss(criterion, logits, feed.labels, self.recipe.batch)}
+        predictions = Predictions(logits=logits.cpu(), labels=feed.labels.cpu())
+        found |= {name: measure(metric, predictions) for name, metric in SHOWN.items()}
+        criterion.epoch_end(predictions)
+        return found
+
+    def _facts(self) -> dict[str, Any]:
+        return {"recipe": self.recipe.as_data(), "history": self.history}
+
+    def _resume(self) -> None:
+        path = self.folder / run.CHECKPOINT
+        if not path.exists():
+            return
+        tensors, facts = checkpoint.read(path)
+        if not Recipe.from_data(facts["recipe"]).same(self.recipe):
+            raise ValueError(f"{self.folder} holds a run of another recipe; name another folder, or remove it.")
+        self.history = facts["history"]
+        self.best = {name: value.to(self.place.device) for name, value in state.part(tensors, "kept").items()}
+        self.learner.restore(tensors)

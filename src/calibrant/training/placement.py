@@ -1,0 +1,67 @@
+"""Where a run takes place: one device, or a rank of several under torchrun."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Placement:
+    """One process: a GPU if there is one, else the CPU; under torchrun, the GPU of this rank.
+
+    The ranks of a run share each batch, so that it is the same batch as in one process; gradients are averaged, and
+    BatchNorm sees all of it on GPUs (on CPUs torch cannot, and each rank normalises its part). Anything with these
+    members can take its place; `calibrant.integrations.fabric` has one for Lightning Fabric.
+    """
+
+    def __init__(self, device: str | torch.device | None = None) -> None:
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device(chosen)
+        if self.device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError(f"device must be one that is there; got {chosen!r}, and torch sees no GPU.")
+            here = int(os.environ.get("LOCAL_RANK", 0)) if self.world > 1 else self.device.index or 0
+            self.device = torch.device("cuda", here)
+
+    def prepare(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Return what takes part in training: the model with its gradients averaged over ranks."""
+        if self.world == 1:
+            return model, optimiser
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids), optimiser
+
+    def normalising(self, model: nn.Module) -> nn.Module:
+        """Let BatchNorm see the rows of all ranks, where torch can."""
+        together = self.world > 1 and self.device.type == "cuda"
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model) if together else model
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Compute in bfloat16 on a GPU, in float32 elsewhere."""
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    def backward(self, value: Tensor) -> None:
+        """Find the gradient."""
+        value.backward()
+
+
+@contextmanager
+def ranks() -> Iterator[None]:
+    """Join the other ranks if torchrun started this process; leave them at the end."""
+    alone = int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized()
+    if alone:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,178 @@
+"""Everything that decides the numbers of a run, as data."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from calibrant.criterion import Criterion
+from calibrant.presets import PRESETS
+from calibrant.registry import LOSSES, PENALTIES, nearest
+
+KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+HOME = resources.files("calibrant.training") / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A data set, a model, an objective, and how one is fitted to the other; a TOML file has the same names.
+
+    ``paper`` and ``row`` choose among the objectives of `calibrant.presets`: with the paper "seca-paper" the loss
+    "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given. ``validation`` and
+    ``calibration`` are numbers of rows, or shares of them, taken from the training set (or the validation set from the
+    test set, as some protocols do). ``imbalance`` is the ratio of the largest to the smallest class that is left to
+    train on. ``select`` says which epoch's weights are kept: the last, or the first with the best accuracy or the
+    lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of the channels
+    replace the data set's own. ``warmup`` is a share of all steps.
+
+    Batches are full: the rows that are left over sit out that epoch, another few in every epoch.
+
+    Example:
+        >>> recipe = Recipe.read("seca-cifar10-resnet32")
+        >>> recipe.model, recipe.epochs, recipe.criterion(k=10, n=45_000)
+        ('resnet32', 160, Criterion(cross_entropy, mean))
+    """
+
+    dataset: str
+    model: str
+    epochs: int
+    lr: float
+    name: str = ""
+    about: str = ""
+    reference: str = ""
+    dataset_options: Mapping[str, Any] = field(default_factory=dict)
+    loss: str = "cross_entropy"
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    penalty: str = ""
+    weight: float = 1.0
+    penalty_options: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    row: str = ""
+    reduction: Literal["mean", "sum"] = "mean"
+    clip: float = math.inf
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    batch: int = 128
+    schedule: Literal["constant", "multistep", "cosine", "linear"] = "constant"
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+    warmup: float = 0.0
+    augment: Literal["none", "crop_flip"] = "none"
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    validation: float = 0.1
+    validation_from: Literal["train", "test"] = "train"
+    calibration: float = 0
+    imbalance: float = 1.0
+    select: Literal["last", "accuracy", "loss"] = "last"
+    select_after: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            value = getattr(self, own.name)
+            allowed = get_args(own.type) if get_origin(own.type) is Literal else ()
+            if allowed and value not in allowed:
+                raise ValueError(f"{own.name} must be {' or '.join(map(str, allowed))}; got {value!r}.")
+            kind = KINDS.get(own.type)
+            if kind and (not isinstance(value, kind) or (isinstance(value, bool) and own.type is not bool)):
+                raise ValueError(f"{own.name} must be of type {getattr(own.type, '__name__', '')}; got {value!r}.")
+        for name in ("epochs", "batch", "lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0; got {getattr(self, name)}.")
+        for name in ("weight_decay", "momentum", "validation", "calibration", "select_after", "warmup", "seed"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}.")
+        if self.warmup >= 1 or self.imbalance < 1:
+            raise ValueError(f"warmup must be below 1 and imbalance 1 or more; got {self.warmup} and {self.imbalance}.")
+        if self.select != "last" and not (self.validation and self.select_after < self.epochs):
+            raise ValueError(
+                f"select={self.select!r} needs a validation set and an epoch to choose from; got validation "
+                f"{self.validation} and select_after {self.select_after} of {self.epochs} epochs."
+            )
+        for name in ("milestones", "mean", "std"):  # TOML and JSON have lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @classmethod
+    def read(cls, source: str | Path, changes: Mapping[str, Any] | None = None) -> "Recipe":
+        """Read a recipe by its name, or from a TOML file, with some entries changed."""
+        path = Path(source)
+        if path.suffix == ".toml":
+            if not path.is_file():
+                raise FileNotFoundError(f"{path} does not exist or is not a file.")
+            text, name = path.read_text(encoding="utf-8"), path.stem
+        else:
+            name = str(source)
+            if name not in names():
+                near = nearest(name, names())
+                hint = f"did you mean {near}?" if near else f"there are {', '.join(names())}."
+                raise ValueError(f"recipe must be a name or a .toml file; got {name!r}; {hint}")
+            text = (HOME / f"{name}.toml").read_text(encoding="utf-8")
+        try:
+            found = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path.name} must be TOML; {error}.") from None
+        return cls.of({"name": name} | found | dict(changes or {}))
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "Recipe":
+        """Make a recipe of named entries; a wrong or missing name is answered in one sentence."""
+        known = {own.name for own in fields(cls)}
+        for entry in entries:
+            if entry not in known:
+                near = nearest(entry, known)
+                raise ValueError(f"a recipe has no {entry!r};{f' did you mean {near}?' if near else ' see Recipe.'}")
+        if missing := [name for name in ("dataset", "model", "epochs", "lr") if name not in entries]:
+            raise ValueError(f"a recipe must have {', '.join(missing)}; give them, or the name of a recipe.")
+        return cls(**entries)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe with some entries changed."""
+        return Recipe.of({own.name: getattr(self, own.name) for own in fields(self)} | dict(changes))
+
+    def criterion(self, k: int, n: int) -> Criterion:
+        """Return the objective for ``k`` classes and ``n`` training rows."""
+        own = self.loss_options or self.penalty
+        preset = None if own else self._preset()
+        if preset is not None:
+            return Criterion.preset(preset, k=k, reduction=self.reduction)
+        loss, penalty = self.loss, self.penalty or None
+        if loss in PENALTIES and loss not in LOSSES and penalty is None:
+            loss, penalty = "cross_entropy", loss
+        given = {"online_label_smoothing": {"k": k}, "correctness_ranking": {"n": n}}.get(loss, {})
+        return Criterion(
+            loss,
+            given | dict(self.loss_options),
+            penalty=penalty,
+            weight=float(self.weight),
+            penalty_options=dict(self.penalty_options),
+            reduction=self.reduction,
+        )
+
+    def _preset(self) -> str | None:
+        places = (f"/{self.row}", f"/{self.dataset}-{self.model}", f"/{self.dataset}", "")
+        return next((name for end in places if (name := f"{self.paper}/{self.loss}{end}") in PRESETS), None)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return asdict(self) | {"clip": None if math.isinf(self.clip) else self.clip}
+
+    @classmethod
+    def from_data(cls, entries: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe that `as_data` was made of."""
+        return cls.of({name: math.inf if value is None else value for name, value in entries.items()})
+
+    def same(self, other: "Recipe") -> bool:
+        """Say whether both describe the same run; what they are called does not matter."""
+        bare = {"name": "", "about": "", "reference": ""}
+        return replace(self, **bare) == replace(other, **bare)  # type: ignore[arg-type]
+
+
+def names() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    return sorted(path.name.removesuffix(".toml") for path in HOME.iterdir() if path.name.endswith(".toml"))

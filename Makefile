@@ -14,8 +14,8 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps netcal==1.4.0  # only its metrics
 	touch .venv/ready
 
-demo: .venv/ready  ## train a small classifier, audit it, and write demo/report.html
-	$(BIN)/python examples/digits.py
+demo: .venv/ready  ## audit, repair, certify and train on real rows, and write demo/report.html
+	$(BIN)/calibrant demo
 
 test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/slow

@@ -3,7 +3,7 @@
 Prints the largest relative difference of the training loss over epochs, per objective, and fails above a hundredth:
 bfloat16 has three digits, and training amplifies rounding.
 
-    python benchmarks/gpu_training.py
+    python benchmarks/gpu_training.py [LOSS ...]
 """
 
 import sys
@@ -46,7 +46,7 @@ def main():
                 "blobs", "resnet20", 3, 0.02, loss=name, augment="crop_flip", validation=500, select="accuracy",
                 momentum=0.9, weight_decay=5e-4,
             )
-            for name in LOSSES
+            for name in sys.argv[1:] or LOSSES
         }  # fmt: skip
         among = together({home / f"{n}-among": r for n, r in recipes.items()}, data=source, device=device)
         for (name, recipe), other in zip(recipes.items(), among, strict=True):

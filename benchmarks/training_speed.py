@@ -4,8 +4,9 @@
    56, 110 and WRN-28-10: eager, compiled, as one CUDA graph, and as a graph of compiled code. Ways take turns; median
    of rounds, quartiles behind it. An epoch is the 351 steps of 45 000 rows.
 2. Steps a second of several ResNet-32 together: graphs on streams of one process, and one process each under MPS.
+3. The same of whole runs: with the validation set of 5 000 rows, its numbers and a checkpoint after every epoch.
 
-    python benchmarks/training_speed.py --out speed.json --together 1,4,8,16 --mps 1,4,8,16
+    python benchmarks/training_speed.py --out speed.json --together 1,4,8,16 --mps 1,4,8,16 --whole 1,4,8
     python benchmarks/training_speed.py --table speed.json
 
 On a CPU everything is tiny and eager, and the numbers mean nothing: it shows that the script runs.
@@ -30,7 +31,7 @@ from calibrant.training.feed import order
 from calibrant.training.loop import STRIDE, Training
 from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
-from calibrant.training.running import left_as_found
+from calibrant.training.running import left_as_found, together
 
 NETS = {"ResNet-32": "resnet32", "ResNet-56": "resnet56", "ResNet-110": "resnet110", "WRN-28-10": "wrn_28_10"}
 WAYS = {"eager": (False, False), "compiled": (False, True), "graph": (True, False), "compiled graph": (True, True)}
@@ -38,12 +39,14 @@ CUDA = torch.cuda.is_available()
 ROWS = 45_000 if CUDA else 600
 
 
-def data():
+def data(more=0):
+    """Return random images, with some more to hold out."""
+    rows = ROWS + more
     g = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (ROWS + 100, 3, 32, 32), dtype=torch.uint8, generator=g)
-    labels = torch.arange(ROWS + 100) % 10
-    part = Part(images[:ROWS], labels[:ROWS])
-    return Dataset("random", part, Part(images[ROWS:], labels[ROWS:]), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
+    images = torch.randint(0, 256, (rows + 100, 3, 32, 32), dtype=torch.uint8, generator=g)
+    labels = torch.arange(rows + 100) % 10
+    part = Part(images[:rows], labels[:rows])
+    return Dataset("random", part, Part(images[rows:], labels[rows:]), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
 
 
 def training(net, way, source, seed=0):
@@ -115,6 +118,20 @@ def streams(net, way, count, source, rounds):
         wait()
         found.append(10 * STRIDE * count / (time.perf_counter() - start))
     return found
+
+
+def whole(count, source, epochs=4):
+    """Return the steps a second of several whole runs, from the end of the first epoch to the last."""
+    recipe = Recipe("random", NETS["ResNet-32"], epochs, 0.01, augment="crop_flip", validation=0.1, select="accuracy")
+    home, ends = Path(tempfile.mkdtemp()), []
+    runs = {home / str(seed): recipe.changed({"seed": seed}) for seed in range(count)}
+
+    def told(epoch):
+        ends.append(time.perf_counter())
+
+    together(runs, data=source, compiled=CUDA, on_epoch=dict.fromkeys(runs, told))
+    steps = (len(source.train) - round(0.1 * len(source.train))) // 128
+    return [(epochs - 1) * count * steps / (ends[-1] - ends[count - 1])]
 
 
 def worker(way, seconds):
@@ -209,6 +226,7 @@ def main():
     parser.add_argument("--only", default=",".join(NETS), help="networks, by commas; none: nothing")
     parser.add_argument("--together", default="", help="numbers of runs on streams, by commas")
     parser.add_argument("--mps", default="", help="numbers of processes, by commas")
+    parser.add_argument("--whole", default="", help="numbers of whole runs, by commas")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=500, help="begin nothing after this long")
     parser.add_argument("--worker", default="")
@@ -229,6 +247,9 @@ def main():
             for count in counts:
                 if time.monotonic() < until:
                     book.add("together", f"streams, {way}", count, streams("ResNet-32", way, count, source, 5))
+        for count in [int(c) for c in options.whole.split(",") if c]:
+            if time.monotonic() < until:
+                book.add("together", "whole runs, streams, compiled graph", count, whole(count, data(5000)))
         for way in ("graph", "compiled graph") if options.mps else ():
             mps([int(c) for c in options.mps.split(",")], way, book, until)
     table(book.data)

@@ -28,6 +28,7 @@ LEVELS = [
     {"auditing", "choosing"},
     {"autocalibration"},
     {"files", "gate", "calibrating", "integrations"},
+    {"demo"},
     {"cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from calibrant.label_shift import estimate_prior as estimate_prior
     from calibrant.predictions import Predictions as Predictions
     from calibrant.prior import adjust_prior as adjust_prior
+    from calibrant.training.recipe import Recipe as Recipe
+    from calibrant.training.running import train as train
     from calibrant.selection.certifying import certify as certify
     from calibrant.selection.policy import Policy as Policy
 
@@ -31,10 +33,16 @@ _HOMES = {
     "Criterion": "criterion",
     "adjust_prior": "prior",
     "estimate_prior": "label_shift",
+    "Recipe": "training.recipe",
+    "train": "training.running",
     "certify": "selection.certifying",
     "Policy": "selection.policy",
 }
 _MODULES = {
+    "training",
+    "models",
+    "datasets",
+    "corruptions",
     "calibrators",
     "curves",
     "evidence",

@@ -10,6 +10,7 @@ import typer
 from calibrant.cli.audit import audit_command
 from calibrant.cli.calibrate import calibrate_command
 from calibrant.cli.certify import certify_command
+from calibrant.cli.demo import demo_command
 from calibrant.cli.methods import methods_command
 from calibrant.cli.train import train_command
 
@@ -17,6 +18,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pret
 app.command("audit")(audit_command)
 app.command("calibrate")(calibrate_command)
 app.command("certify")(certify_command)
+app.command("demo")(demo_command)
 app.command("methods")(methods_command)
 app.command("train")(train_command)
 

@@ -14,6 +14,7 @@ import typer
 from calibrant.evidence import measure
 from calibrant.records import Record, plain
 from calibrant.training import recipe as recipes
+from calibrant.training.keeping import Epoch
 from calibrant.training.loop import OnEpoch
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
@@ -93,18 +94,18 @@ def _watched(runs: Mapping[Path, Recipe]) -> Iterator[dict[Path, OnEpoch]]:
         def watcher(folder: Path, recipe: Recipe) -> OnEpoch:
             task = bars.add_task(folder.name, total=recipe.epochs, said="")
 
-            def told(epoch: dict[str, float]) -> None:
+            def told(epoch: Epoch) -> None:
                 said = _said(epoch)
                 bars.update(task, completed=epoch["epoch"], said=said)
                 if not console.is_terminal and epoch["epoch"] % max(1, recipe.epochs // 10) == 0:
-                    sys.stderr.write(f"{folder.name}, epoch {epoch['epoch']:.0f} of {recipe.epochs}: {said}\n")
+                    sys.stderr.write(f"{folder.name}, epoch {epoch['epoch']} of {recipe.epochs}: {said}\n")
 
             return told
 
         yield {folder: watcher(folder, recipe) for folder, recipe in runs.items()}
 
 
-def _said(epoch: Mapping[str, float]) -> str:
+def _said(epoch: Epoch) -> str:
     said = f"loss {epoch['loss']:.4f}"
     if "accuracy" in epoch:
         said += f", validation accuracy {epoch['accuracy']:.4f}, ECE {epoch['ece']:.4f}"

@@ -22,8 +22,7 @@ def logits_of(
     """
     if not len(feed):
         raise ValueError("rows must be there to evaluate; got none.")
-    share = -(-len(feed) // place.world)
-    rows = torch.arange(place.rank * share, min(len(feed), (place.rank + 1) * share), device=place.device)
+    rows = torch.arange(len(feed), device=place.device)[place.share(len(feed))]
     modes = [(layer, layer.training) for layer in model.modules()]
     model.eval()
     found: list[tuple[Tensor, Tensor]] = []
@@ -46,9 +45,11 @@ def validation_loss(criterion: Criterion, logits: Tensor, labels: Tensor, batch:
     """
     if criterion.needs_rows:
         return float(F.cross_entropy(logits, labels))
-    mode, total = criterion.training, 0.0
+    mode = criterion.training
     criterion.eval()
-    for some, truth in zip(logits.split(batch), labels.split(batch), strict=True):
-        total += float(criterion(some, truth)) * (len(some) if criterion.reduction == "mean" else 1)
+    total = sum(  # on the device: it is read once
+        criterion(some, truth) * (len(some) if criterion.reduction == "mean" else 1)
+        for some, truth in zip(logits.split(batch), labels.split(batch), strict=True)
+    )
     criterion.train(mode)
-    return total / len(logits)
+    return float(total) / len(logits)

@@ -1,10 +1,11 @@
 """Which epoch's weights are kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from calibrant.training.recipe import Recipe
 
-Epoch = Mapping[str, float]
+Epoch: TypeAlias = dict[str, int | float]  # its number, its rate, and what was measured
 
 
 def kept(recipe: Recipe, history: Sequence[Epoch]) -> int:

@@ -16,7 +16,7 @@ from calibrant.records import versions
 from calibrant.training import checkpoint, run, state
 from calibrant.training.evaluation import logits_of, validation_loss
 from calibrant.training.feed import Feed, order
-from calibrant.training.keeping import kept
+from calibrant.training.keeping import Epoch, kept
 from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
 from calibrant.training.schedules import rates
@@ -24,7 +24,7 @@ from calibrant.training.setup import device_name, optimiser_of, parted, shape_of
 from calibrant.training.step import Learner, Step
 
 SHOWN = {"accuracy": "accuracy", "nll": "nll", "ece": "top_label_ece"}
-OnEpoch = Callable[[dict[str, float]], None]
+OnEpoch = Callable[[Epoch], None]
 STRIDE = 8  # steps between the points where runs that share a GPU take turns
 
 
@@ -66,12 +66,14 @@ class Training:
         train = self.feeds["train"]
         if recipe.batch > len(train):
             raise ValueError(f"batch must be at most the {len(train)} training rows; got {recipe.batch}.")
-        alone = place.device.type == "cuda" and place.world == 1 and train.resident
+        if recipe.batch % place.world:
+            raise ValueError(f"batch must be a multiple of the {place.world} ranks that share it; got {recipe.batch}.")
+        alone = place.captures and place.device.type == "cuda" and place.world == 1 and train.resident
         captured = alone if graph is None else graph
         if captured and not alone:
             raise ValueError("graph=True needs one GPU and inputs that fit on it.")
         self.step = Step(self.learner, train, place, recipe.batch, graph=captured, compiled=compiled)
-        self.history: list[dict[str, float]] = []
+        self.history: list[Epoch] = []
         self.best: dict[str, torch.Tensor] = {}
         self._resume()
 
@@ -126,7 +128,7 @@ class Training:
             run.write_facts(self.folder, facts)
         return run.Run(self.folder, facts)
 
-    def _end_epoch(self, epoch: dict[str, float], start: float) -> None:
+    def _end_epoch(self, epoch: Epoch, start: float) -> None:
         totals = self.step.totals.clone()
         if self.place.world > 1:
             torch.distributed.all_reduce(totals)
@@ -150,14 +152,15 @@ class Training:
             checkpoint.write(self.folder / run.CHECKPOINT, tensors, self._facts())
         self.on_epoch(self.history[-1])
 
-    def _validated(self) -> dict[str, float]:
+    def _validated(self) -> Epoch:
         """Look at the validation set in eval mode, and let the criterion learn from it."""
         feed, criterion = self.feeds["validation"], self.learner.criterion
         logits, _ = logits_of(self.learner.model, feed, self.place)
-        found = {"validation_loss": validation_loss(criterion, logits, feed.labels, self.recipe.batch)}
+        found: Epoch = {"validation_loss": validation_loss(criterion, logits, feed.labels, self.recipe.batch)}
         predictions = Predictions(logits=logits.cpu(), labels=feed.labels.cpu())
         found |= {name: measure(metric, predictions) for name, metric in SHOWN.items()}
-        criterion.epoch_end(predictions)
+        own = self.place.share(len(feed))  # the criterion joins the ranks: each row is to come once
+        criterion.epoch_end((logits[own], feed.labels[own]))
         return found
 
     def _facts(self) -> dict[str, Any]:

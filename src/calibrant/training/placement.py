@@ -19,6 +19,8 @@ class Placement:
     members can take its place; `calibrant.integrations.fabric` has one for Lightning Fabric.
     """
 
+    captures = True  # a step can be a CUDA graph, where there is one GPU
+
     def __init__(self, device: str | torch.device | None = None) -> None:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world = dist.get_world_size() if dist.is_initialized() else 1
@@ -29,6 +31,11 @@ class Placement:
                 raise ValueError(f"device must be one that is there; got {chosen!r}, and torch sees no GPU.")
             here = int(os.environ.get("LOCAL_RANK", 0)) if self.world > 1 else self.device.index or 0
             self.device = torch.device("cuda", here)
+
+    def share(self, n: int) -> slice:
+        """Return which of n rows are this rank's, in order; the last ranks may have fewer."""
+        each = -(-n // self.world)
+        return slice(min(n, self.rank * each), min(n, (self.rank + 1) * each))
 
     def prepare(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return what takes part in training: the model with its gradients averaged over ranks."""

@@ -2,17 +2,27 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from calibrant.criterion import Criterion
 from calibrant.presets import PRESETS
 from calibrant.registry import LOSSES, PENALTIES, nearest
 
-KINDS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+Size: TypeAlias = int | float
+# what an entry of a type may be written as, and what that becomes
+WRITTEN: dict[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
+    int: ((int,), int),
+    float: ((int, float), float),
+    Size: ((int, float), lambda value: value),
+    str: ((str,), str),
+    bool: ((bool,), bool),
+    tuple[int, ...]: ((list, tuple), tuple),
+    tuple[float, ...]: ((list, tuple), tuple),
+}
 HOME = resources.files("calibrant.training") / "recipes"
 
 
@@ -65,9 +75,9 @@ class Recipe:
     augment: Literal["none", "crop_flip"] = "none"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    validation: float = 0.1
+    validation: Size = 0.1
     validation_from: Literal["train", "test"] = "train"
-    calibration: float = 0
+    calibration: Size = 0
     imbalance: float = 1.0
     select: Literal["last", "accuracy", "loss"] = "last"
     select_after: int = 0
@@ -75,13 +85,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for own in fields(self):
-            value = getattr(self, own.name)
-            allowed = get_args(own.type) if get_origin(own.type) is Literal else ()
-            if allowed and value not in allowed:
-                raise ValueError(f"{own.name} must be {' or '.join(map(str, allowed))}; got {value!r}.")
-            kind = KINDS.get(own.type)
-            if kind and (not isinstance(value, kind) or (isinstance(value, bool) and own.type is not bool)):
-                raise ValueError(f"{own.name} must be of type {getattr(own.type, '__name__', '')}; got {value!r}.")
+            object.__setattr__(self, own.name, _typed(own, getattr(self, own.name)))
         for name in ("epochs", "batch", "lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0; got {getattr(self, name)}.")
@@ -95,8 +99,6 @@ class Recipe:
                 f"select={self.select!r} needs a validation set and an epoch to choose from; got validation "
                 f"{self.validation} and select_after {self.select_after} of {self.epochs} epochs."
             )
-        for name in ("milestones", "mean", "std"):  # TOML and JSON have lists
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @classmethod
     def read(cls, source: str | Path, changes: Mapping[str, Any] | None = None) -> "Recipe":
@@ -129,7 +131,7 @@ class Recipe:
                 raise ValueError(f"a recipe has no {entry!r};{f' did you mean {near}?' if near else ' see Recipe.'}")
         if missing := [name for name in ("dataset", "model", "epochs", "lr") if name not in entries]:
             raise ValueError(f"a recipe must have {', '.join(missing)}; give them, or the name of a recipe.")
-        return cls(**entries)
+        return cls(**{own.name: _typed(own, entries[own.name]) for own in fields(cls) if own.name in entries})
 
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
         """Return the recipe with some entries changed."""
@@ -176,3 +178,17 @@ class Recipe:
 def names() -> list[str]:
     """Return the names of the recipes that come with the package."""
     return sorted(path.name.removesuffix(".toml") for path in HOME.iterdir() if path.name.endswith(".toml"))
+
+
+def _typed(own: "Field[Any]", value: Any) -> Any:
+    """Return an entry in its type, or refuse it; TOML and JSON have lists, and whole numbers where a number may be."""
+    if get_origin(own.type) is Literal:
+        if value not in get_args(own.type):
+            raise ValueError(f"{own.name} must be {' or '.join(get_args(own.type))}; got {value!r}.")
+        return value
+    if own.type not in WRITTEN:
+        return value
+    kinds, made = WRITTEN[own.type]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and own.type is not bool):
+        raise ValueError(f"{own.name} must be of type {getattr(own.type, '__name__', own.type)}; got {value!r}.")
+    return made(value)

@@ -22,7 +22,7 @@ def train(
     folder: str | Path,
     *,
     data: Dataset | str | Path | None = None,
-    device: str | torch.device | None = None,
+    device: str | torch.device | Placement | None = None,
     graph: bool | None = None,
     compiled: bool | None = None,
     features: bool = False,
@@ -32,7 +32,8 @@ def train(
 
     ``data`` is a data set, or the folder with its files (or $CALIBRANT_DATA). On one GPU a whole step is replayed as a
     CUDA graph, and compiled if the run is long; ``graph`` and ``compiled`` decide otherwise. Under torchrun the ranks
-    share each batch. ``features`` also keeps what the head sees. ``on_epoch`` is told each epoch's numbers.
+    share each batch; ``device`` may be another `Placement`, such as that of Lightning Fabric. ``features`` also keeps
+    what the head sees. ``on_epoch`` is told each epoch's numbers.
 
     A finished folder is read, not trained again. The random state of torch is left as found.
 
@@ -53,7 +54,7 @@ def together(
     recipes: Mapping[Path, Recipe],
     *,
     data: Dataset | str | Path | None = None,
-    device: str | torch.device | None = None,
+    device: str | torch.device | Placement | None = None,
     graph: bool | None = None,
     compiled: bool | None = None,
     features: bool = False,
@@ -68,7 +69,7 @@ def together(
     done: dict[Path, run.Run] = {}
     loaded: dict[str, Dataset] = {}
     with ranks(), left_as_found():
-        place = Placement(device)
+        place = device if isinstance(device, Placement) else Placement(device)
         waiting: list[tuple[Path, Training, AbstractContextManager[Any]]] = []
         for folder, recipe in recipes.items():
             if (found := _finished(folder, recipe)) is not None:
@@ -123,7 +124,7 @@ def _finished(folder: Path, recipe: Recipe) -> run.Run | None:
 
 def _worth(recipe: Recipe, data: Dataset, place: Placement) -> bool:
     steps = recipe.epochs * len(data.train) // recipe.batch
-    return place.device.type == "cuda" and place.world == 1 and steps >= WORTH_COMPILING
+    return place.captures and place.device.type == "cuda" and place.world == 1 and steps >= WORTH_COMPILING
 
 
 @contextmanager

@@ -48,9 +48,7 @@ class Step:
     ) -> None:
         self.learner, self.feed, self.placement = learner, feed, place
         self.batch, self.steps = batch, len(feed) // batch
-        share = -(-batch // place.world)  # the last rank may have fewer rows
-        start = min(batch, place.rank * share)
-        self.own = torch.arange(start, min(batch, start + share), device=place.device)
+        self.own = torch.arange(batch, device=place.device)[place.share(batch)]
         self.at = torch.zeros(1, dtype=torch.int64, device=place.device)
         self.totals = torch.zeros(2, dtype=torch.float64, device=place.device)  # loss, right answers
         length = self.steps * batch

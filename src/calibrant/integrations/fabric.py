@@ -1,0 +1,50 @@
+"""Training placed by Lightning Fabric: its accelerators, strategies and precisions under the same loop."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from calibrant.training.placement import Placement
+
+
+class FabricPlacement(Placement):
+    """Where Fabric says: ``train(recipe, folder, device=FabricPlacement(fabric))`` after ``fabric.launch()``.
+
+    Fabric wraps the model and the optimiser, casts, and finds the gradients; the ranks share each batch as under
+    torchrun. A step is not captured as a CUDA graph, because the wrappers stand in the way; nor is BatchNorm
+    joined over ranks. Only strategies that keep all weights on each rank will do: a checkpoint is written by rank 0.
+
+    Example:
+        >>> import tempfile
+        >>> from calibrant.training.recipe import Recipe
+        >>> from calibrant.training.running import train
+        >>> place = FabricPlacement(Fabric(accelerator="cpu", devices=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     len(train(Recipe("digits", "mlp", 1, 0.1), folder, device=place).history)
+        1
+    """
+
+    captures = False
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.rank, self.world, self.device = fabric.global_rank, fabric.world_size, fabric.device
+
+    def normalising(self, model: nn.Module) -> nn.Module:
+        """Leave BatchNorm as it is."""
+        return model
+
+    def prepare(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Return both as Fabric wraps them."""
+        return self.fabric.setup(model, optimiser)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Compute in the precision of the Fabric."""
+        return self.fabric.autocast()
+
+    def backward(self, value: Tensor) -> None:
+        """Find the gradient as the strategy does."""
+        self.fabric.backward(value)

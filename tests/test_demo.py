@@ -1,0 +1,353 @@
+"""The demonstration: every number it shows is recomputed here, and no row that fitted anything is judged."""
+
+import io
+import json
+import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_page
+import torch
+
+from calibrant.calibrators.smart import Smart
+from calibrant.calibrators.temperature import Temperature
+from calibrant.cli import demo as command
+from calibrant.cli import main
+from calibrant.demo import shipped
+from calibrant.demo.judging import FULL, Size
+from calibrant.demo.lesson import headline, lesson
+from calibrant.demo.running import demonstrate, total
+from calibrant.demo.trained import LOSSES, REPAIRS, named, recipes
+from calibrant.evidence import floor, interval
+from calibrant.predictions import Predictions
+from calibrant.records import Record
+from calibrant.report import demo, demo_rows, demo_table, notation
+from calibrant.selection.certifying import certify
+
+SMALL = Size(methods=("temperature",), epochs=12, resamples=20)  # the same way, in less time
+FITS = {"temperature": Temperature, "smart": Smart}
+browser = test_page.browser
+
+
+def run(*arguments):
+    """Run the command in this process, at the small size; return exit code, output and errors."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(command, "FULL", SMALL)
+        patch.setattr(sys, "argv", ["calibrant", "demo", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code or 0
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("demo") / "new" / "folder"
+
+
+@pytest.fixture(scope="module")
+def printed(folder):
+    code, out, err = run("--out", folder)
+    assert code == 0, err
+    return out
+
+
+@pytest.fixture(scope="module")
+def again(printed, folder):
+    """What a second call in the same folder prints as JSON, and when the runs that it read were written."""
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    code, out, err = run("--out", folder, "--json")
+    assert code == 0, err
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def records(again):
+    undefined = [{**each, "value": float("nan")} if each["value"] is None else each for each in again["records"]]
+    return [Record(**each) for each in undefined]
+
+
+def real():
+    """Logits and labels of the real network by method, and those certified on, by the obvious way."""
+    with np.load(shipped.FILE) as arrays:
+        val, test = ((arrays[f"{p}_logits"], arrays[f"{p}_labels"].astype(np.int64)) for p in ("val", "test"))
+    order = np.random.default_rng(0).permutation(5000)
+    fitting, certifying = np.sort(order[:2500]), np.sort(order[2500:])
+    rows = torch.from_numpy(val[0][fitting]), torch.from_numpy(val[1][fitting])
+    fitted = {name: method.fit(*rows) for name, method in FITS.items()}
+    logits = torch.from_numpy(test[0])
+    found = {"as trained": logits} | {name: cal(logits) for name, cal in fitted.items()}
+    certified = fitted["temperature"](torch.from_numpy(val[0][certifying])), torch.from_numpy(val[1][certifying])
+    return {name: (each, torch.from_numpy(test[1])) for name, each in found.items()}, certified
+
+
+def trained(folder):
+    """Logits and labels of the digits by method, from the files of the runs."""
+    found = {}
+    for loss in LOSSES:
+        parts = {}
+        for part in ("calibration", "test"):
+            with np.load(folder / "runs" / loss / f"{part}.npz") as arrays:
+                parts[part] = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["labels"])
+        logits, labels = parts["test"]
+        found[loss] = logits, labels
+        for repair in REPAIRS:
+            found[f"{loss} + {repair}"] = FITS[repair].fit(*parts["calibration"])(logits), labels
+    return found
+
+
+def oracle(logits, labels):
+    """Accuracy, log loss, Brier score and ECE in 15 bins, in plain numpy."""
+    z, y = logits.double().numpy(), labels.numpy()
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    rows = np.arange(len(y))
+    right, sure = p.argmax(1) == y, p.max(1)
+    place = np.ceil(sure * 15)
+    ece = sum(abs((right[place == b] - sure[place == b]).sum()) for b in np.unique(place)) / len(y)
+    brier = ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()
+    return {"accuracy": right.mean(), "nll": -np.log(p[rows, y]).mean(), "brier": brier, "top_label_ece": ece}
+
+
+def value(records, dataset, method, metric, against=""):
+    found = [
+        r
+        for r in records
+        if (r.dataset, r.method, r.metric, r.settings.get("against", "")) == (dataset, method, metric, against)
+    ]
+    assert len(found) == 1, (dataset, method, metric)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def everything(printed, folder):
+    return {"cifar100": real()[0], "digits": trained(folder)}
+
+
+def test_every_number_of_the_table_is_that_of_a_direct_computation(everything, records):
+    for dataset, methods in everything.items():
+        for method, (logits, labels) in methods.items():
+            for metric, expected in oracle(logits, labels).items():
+                assert value(records, dataset, method, metric).value == pytest.approx(expected, abs=2e-6), method
+
+
+def test_interval_and_noise_floor_are_those_of_the_same_rows(everything, records):
+    for dataset, method in (("cifar100", "smart"), ("digits", "seca + temperature")):
+        logits, labels = everything[dataset][method]
+        rows = Predictions(logits=logits, labels=labels)
+        sure = interval("top_label_ece", rows, resamples=20, level=0.9)
+        noise = floor("top_label_ece", rows, draws=20)
+        found = value(records, dataset, method, "top_label_ece")
+        assert (found.low, found.high) == pytest.approx((sure.low, sure.high))
+        assert (found.floor, found.floor_high, found.p) == pytest.approx((noise.mean, noise.high, noise.p))
+
+
+def test_every_change_is_the_difference_of_two_rows_of_the_table(records):
+    changes = [r for r in records if r.metric.endswith("_change")]
+    assert len(changes) == 2 * 2 + 1 + 10 + 8
+    for change in changes:
+        metric, other = change.metric.removesuffix("_change"), change.settings["against"]
+        one, two = (value(records, change.dataset, method, metric).value for method in (change.method, other))
+        assert change.value == pytest.approx(one - two, abs=1e-12)
+        assert change.low <= change.value <= change.high
+        assert change.level == pytest.approx(1 - 0.05 / change.settings["family"])
+
+
+def test_the_table_has_every_row_and_the_terminal_and_the_page_show_its_numbers(printed, folder, records, everything):
+    names = [(dataset, method) for dataset, methods in everything.items() for method in methods]
+    assert len(names) == 3 + 15
+    lines = [line.lstrip("* ") for line in printed.splitlines()]
+    page = (folder / "report.html").read_text()
+    for dataset, method in names:
+        cells = [value(records, dataset, method, metric) for metric in demo_rows.METRICS]
+        numbers = [notation.number(record.value) for record in cells]
+        line = next(line for line in lines if re.match(rf"{re.escape(method)} +[\d.]", line))
+        assert line[len(method) :].split()[:4] == numbers
+        assert notation.interval(cells[-1]) in line
+        row = re.search(rf'<th scope="row">{re.escape(method)}</th>(.*?)</tr>', page, re.S)[1]
+        shown = [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.S)]
+        assert shown[:3] == numbers[:3]
+        assert shown[3] == f"{numbers[3]} {notation.interval(cells[-1])}"
+        assert shown[4] == notation.floor(cells[-1])
+
+
+def test_the_terminal_prints_headline_table_and_paragraph_within_its_width(printed, again, folder):
+    assert max(map(len, printed.splitlines())) <= max(100, len(f"written: {folder}/report.html"))
+    flat = " ".join(printed.split())
+    assert flat.startswith(again["verdict"])
+    assert " ".join(again["advice"]) in flat
+    assert printed.rstrip().endswith(f"written: {folder / 'report.html'}")
+
+
+def test_the_promise_is_certified_on_rows_that_fitted_nothing_and_judged_on_test_rows(records):
+    methods, (logits, labels) = real()
+    chosen = next(r for r in records if r.metric == "chosen")
+    certified = next(r for r in records if r.metric == "certified")
+    assert (chosen.method, chosen.n, certified.n) == ("temperature", 2500, 2500)
+    policy = certify(Predictions(logits=logits, labels=labels), max_error=0.1, delta=0.05)
+    assert certified.value == pytest.approx(policy.threshold, rel=1e-6)
+    logits, labels = methods["temperature"]
+    sure, predicted = logits.double().softmax(1).max(1)
+    accepted = sure > certified.value
+    coverage = next(r for r in records if r.metric == "coverage")
+    error = next(r for r in records if r.metric == "selective_error")
+    assert coverage.value == pytest.approx(float(accepted.double().mean()), abs=2e-4)
+    assert error.value == pytest.approx(float((predicted != labels)[accepted].double().mean()), abs=2e-4)
+    assert certified.settings["held"] == (error.value <= 0.1)
+
+
+def test_no_row_serves_two_purposes(folder, printed):
+    rows = shipped.read()
+    parts = [{z.tobytes() for z in part.logits.numpy()} for part in (rows.fitting, rows.certifying, rows.test)]
+    assert [len(part) for part in parts] == [2500, 2500, 10_000]
+    assert len(set.union(*parts)) == 15_000
+    for loss in LOSSES:
+        at = {part: np.load(folder / "runs" / loss / f"{part}.npz")["rows"] for part in ("validation", "calibration")}
+        facts = json.loads((folder / "runs" / loss / "run.json").read_text())
+        assert not set(at["validation"]) & set(at["calibration"])
+        assert facts["rows"] == {"test": 600, "validation": 300, "calibration": 700, "train": 1197 - 300 - 700}
+        assert facts["recipe"]["validation_from"] == "train"
+
+
+def test_nothing_that_was_fitted_on_is_judged(again):
+    assert again["notes"] == []  # an audit of rows that a calibrator was fitted on would warn
+
+
+def test_a_repair_fitted_on_the_rows_it_is_judged_on_would_be_told():
+    rows = shipped.read()
+    cheated = shipped.fit("temperature", rows.test).calibrate(rows.test)
+    found = shipped.judge(cheated, dataset="a", model="b", method="c", size=SMALL)
+    assert "optimistic" in found.notes[0]
+
+
+def groups(sentence, words):
+    """The losses that a sentence names after some words."""
+    found = re.search(rf"{words} for ([\w ,()-]*?)(?:, and (?:higher|lower|not|changed|within|beyond)|[;.])", sentence)
+    return set(re.findall(r"\b(" + "|".join(LOSSES) + r")\b", found[1])) if found else set()
+
+
+def ways(records, one, other):
+    found = {"lower": set(), "higher": set(), "neither": set()}
+    for loss in LOSSES:
+        if one(loss) == other(loss):
+            continue
+        change = value(records, "digits", one(loss), "nll_change", other(loss))
+        found["lower" if change.high < 0 else "higher" if change.low > 0 else "neither"].add(loss)
+    return found
+
+
+def test_the_paragraph_sorts_the_losses_as_the_records_do(records, again):
+    against = next(s for s in again["advice"] if s.startswith("Against that of cross_entropy"))
+    for part, repair in zip(against.split(": ", 1)[1].split("; "), ("", "temperature"), strict=True):
+        part = f"{part.rstrip('.')}."
+        expected = ways(records, lambda loss, r=repair: named(loss, r), lambda loss, r=repair: named(LOSSES[0], r))
+        assert groups(part, "lower beyond noise") == expected["lower"]
+        assert groups(part, "higher beyond noise") == expected["higher"]
+        assert groups(part, "not told apart") == expected["neither"]
+    repaired = next(s for s in again["advice"] if s.startswith("Repaired on 700 rows"))
+    for repair, name in zip(REPAIRS, ("temperature", "SMART"), strict=True):
+        part = next(f"{p.rstrip('.')}." for p in repaired.split(": ", 1)[1].split("; ") if name in p)
+        expected = ways(records, lambda loss, r=repair: named(loss, r), named)
+        assert groups(part, "lower beyond noise") == expected["lower"]
+        assert groups(part, "changed only within noise") == expected["neither"]
+
+
+def test_the_paragraph_calls_an_ece_more_than_noise_only_if_all_looks_together_allow_it(records):
+    def said(p):
+        changed = [replace(r, p=p) if r.metric == "top_label_ece" else r for r in records]
+        return " ".join(lesson(changed, 197, 700))
+
+    assert "no more than noise alone would show" in said(0.03)  # two looks
+    assert "within noise for cross_entropy, focal, ada_focal, seca and au" in said(0.011)  # five looks
+    assert "where noise alone would show" in said(0.011)
+    assert "no ECE is beyond noise" in said(0.006)  # ten looks
+    assert "beyond noise for cross_entropy (" in said(0.006)
+    assert "After that the ECE is beyond noise for cross_entropy with temperature, focal with" in said(0.005)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-0.2, -0.1, "lower beyond noise for focal, ada_focal, seca and au"),
+        (0.1, 0.2, "higher beyond noise for focal, ada_focal, seca and au"),
+        (-0.1, 0.1, "not told apart for focal, ada_focal, seca and au"),
+    ],
+)
+def test_the_paragraph_follows_the_intervals_of_the_changes(records, low, high, words):
+    changed = [replace(r, low=low, high=high) if r.metric.endswith("_change") else r for r in records]
+    said = " ".join(lesson(changed, 197, 700))
+    assert said.count(words) == 2
+    assert ("beyond noise, and the ECE by" in said) == (low * high > 0)
+    verb = {(-0.2, -0.1): "brings", (0.1, 0.2): "worsens"}.get((low, high), "moves")
+    assert f" {verb} " in headline(changed)
+
+
+def test_the_words_follow_what_was_chosen_and_what_was_promised(records):
+    def told(metric, method="temperature", **settings):
+        return [
+            replace(r, method=method, settings={**r.settings, **settings}) if r.metric == metric else r for r in records
+        ]
+
+    assert "none was better than leaving it as it is" in " ".join(lesson(told("chosen", "as trained"), 197, 700))
+    assert headline(told("chosen", "as trained")).startswith("No method was better")
+    assert headline(told("certified", held=False)).endswith("errors among accepted answers is broken.")
+    assert headline(told("certified", held=None)).endswith("errors among accepted answers is in doubt.")
+    none = [replace(r, value=float("nan")) if r.metric == "certified" else r for r in records]
+    assert headline(none).endswith("no promise could be made about its errors.")
+    assert "no threshold could be certified" in " ".join(lesson(none, 197, 700))
+
+
+def test_the_page_and_the_table_do_without_a_promise(printed, folder):
+    found = demonstrate(folder, size=SMALL)
+    assert demo.render(found) == demo.render(found)
+    none = {"certified": float("nan"), "selective_error": float("nan"), "coverage": 0.0}
+    changed = tuple(replace(r, value=none.get(r.metric, r.value)) for r in found.records)
+    assert "nan" not in demo_table.text(replace(found, records=changed))
+    assert 'aria-label="Risk-coverage curve' in demo.render(replace(found, records=changed))
+
+
+def test_the_full_size_is_five_trainings_and_a_choice_with_temperature_and_smart():
+    assert {"temperature", "smart"} <= set(FULL.methods)
+    assert [recipe.loss for recipe in recipes(Path("runs"), FULL).values()] == list(LOSSES)
+    assert FULL.resamples >= 200  # or the p-values could not get as small as ten looks ask for
+
+
+def test_the_bar_is_told_as_many_steps_as_there_are(folder, printed, tmp_path):
+    steps = []
+    demonstrate(folder, size=SMALL, on_step=steps.append)
+    assert len(steps) == total(folder, SMALL)
+    assert total(tmp_path, SMALL) == len(steps) + len(LOSSES) * SMALL.epochs
+
+
+def test_a_file_where_the_folder_should_be_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = run("--out", tmp_path / "file")
+    assert (code, out) == (2, "")
+    assert err.startswith("calibrant: out must be a folder to write into;")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_opens_without_complaint_asks_for_nothing_and_never_scrolls_sideways(browser, folder, printed, width):
+    screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get_log("browser")
+    browser.get((folder / "report.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    header = browser.find_elements("css selector", "table.sortable")[1].find_element("xpath", ".//th[5]//button")
+    header.click()
+    errors = [
+        float(cell.get_attribute("data-sort")) for cell in browser.find_elements("xpath", "(//table)[2]/tbody/tr/td[4]")
+    ]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(errors) == 15
+    assert errors == sorted(errors)

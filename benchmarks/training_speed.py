@@ -3,10 +3,10 @@
 1. Milliseconds a step (augmentation, forward, loss, backward, SGD; batch 128, bfloat16, channels last) of ResNet-32,
    56, 110 and WRN-28-10: eager, compiled, as one CUDA graph, and as a graph of compiled code. Ways take turns; median
    of rounds, quartiles behind it. An epoch is the 351 steps of 45 000 rows.
-2. Steps a second of several ResNet-32 together: graphs on streams of one process, and one process each under MPS.
+2. Steps a second of several ResNet-32 together: graphs on streams of one process.
 3. The same of whole runs: with the validation set of 5 000 rows, its numbers and a checkpoint after every epoch.
 
-    python benchmarks/training_speed.py --out speed.json --together 1,4,8,16 --mps 1,4,8,16 --whole 1,4,8
+    python benchmarks/training_speed.py --out speed.json --together 1,4,8,16 --whole 1,4,8
     python benchmarks/training_speed.py --table speed.json
 
 On a CPU everything is tiny and eager, and the numbers mean nothing: it shows that the script runs.
@@ -14,11 +14,8 @@ On a CPU everything is tiny and eager, and the numbers mean nothing: it shows th
 
 import argparse
 import json
-import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -134,51 +131,6 @@ def whole(count, source, epochs=4):
     return [(epochs - 1) * count * steps / (ends[-1] - ends[count - 1])]
 
 
-def worker(way, seconds):
-    """Be one process of several: say when ready, go when told, print the steps taken."""
-    run = training("ResNet-32", way, data())
-    print("ready", flush=True)
-    start = float(sys.stdin.readline())
-    time.sleep(max(0, start - time.time()))
-    taken, end = 0, start + seconds
-    while time.time() < end:
-        begin(run)
-        for _ in range(50):
-            run.step()
-        wait()
-        taken += 50
-    print(taken / (time.time() - start), flush=True)
-
-
-def processes(way, count, seconds):
-    """Return the steps a second of several processes together."""
-    command = [sys.executable, __file__, "--worker", way, "--seconds", str(seconds)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(command, **pipes) for _ in range(count)]
-    for each in workers:
-        while (line := each.stdout.readline()) and "ready" not in line:
-            pass
-    start = time.time() + 0.5
-    for each in workers:
-        each.stdin.write(f"{start}\n")
-        each.stdin.flush()
-    rates = [float(each.communicate()[0].split()[-1]) for each in workers]
-    return [sum(rates)]
-
-
-def mps(counts, way, book, until):
-    """Measure processes that share the GPU through MPS; the daemon is stopped in the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-        try:
-            for count in counts:
-                if time.monotonic() < until:
-                    book.add("together", f"processes, {way}", count, processes(way, count, 4))
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit", text=True, check=False)
-
-
 class Book:
     """Cells, on disk as soon as they exist."""
 
@@ -225,19 +177,14 @@ def main():
     parser.add_argument("--table")
     parser.add_argument("--only", default=",".join(NETS), help="networks, by commas; none: nothing")
     parser.add_argument("--together", default="", help="numbers of runs on streams, by commas")
-    parser.add_argument("--mps", default="", help="numbers of processes, by commas")
     parser.add_argument("--whole", default="", help="numbers of whole runs, by commas")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=500, help="begin nothing after this long")
-    parser.add_argument("--worker", default="")
     options = parser.parse_args()
     if options.table:
         table(json.loads(Path(options.table).read_text()))
         return
     with left_as_found():
-        if options.worker:
-            worker(options.worker, options.seconds)
-            return
         until, book, source = time.monotonic() + options.seconds, Book(options.out), data()
         for net in [net for net in NETS if net in options.only.split(",")]:
             for way, values in one(net, source, options.rounds, until).items():
@@ -250,8 +197,6 @@ def main():
         for count in [int(c) for c in options.whole.split(",") if c]:
             if time.monotonic() < until:
                 book.add("together", "whole runs, streams, compiled graph", count, whole(count, data(5000)))
-        for way in ("graph", "compiled graph") if options.mps else ():
-            mps([int(c) for c in options.mps.split(",")], way, book, until)
     table(book.data)
 
 

@@ -1,10 +1,9 @@
 """The demonstration: every number it shows is recomputed here, and no row that fitted anything is judged."""
 
-import io
 import json
 import re
+import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,30 +19,41 @@ from calibrant.cli import main
 from calibrant.demo import shipped
 from calibrant.demo.judging import FULL, Size
 from calibrant.demo.lesson import headline, lesson
-from calibrant.demo.running import demonstrate, total
+from calibrant.demo.running import total
 from calibrant.demo.trained import LOSSES, REPAIRS, named, recipes
 from calibrant.evidence import floor, interval
 from calibrant.predictions import Predictions
-from calibrant.records import Record
+from calibrant.records import Curve, Findings, Record
 from calibrant.report import demo, demo_rows, demo_table, notation
 from calibrant.selection.certifying import certify
+from calibrant.training.running import together
 
-SMALL = Size(methods=("temperature",), epochs=12, resamples=20)  # the same way, in less time
+SMALL = Size(methods=("temperature",), epochs=20, resamples=20)  # the same way, in less time
 FITS = {"temperature": Temperature, "smart": Smart}
 browser = test_page.browser
 
+# The command as a user runs it, but for its size; what it found and how it told its progress are kept in a file.
+PROGRAM = f"""
+import json, pathlib, sys
+from calibrant.cli import demo, main
+from calibrant.demo.judging import Size
+from calibrant.records import to_json
 
-def run(*arguments):
-    """Run the command in this process, at the small size; return exit code, output and errors."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(command, "FULL", SMALL)
-        patch.setattr(sys, "argv", ["calibrant", "demo", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code or 0
-    return code, out.getvalue(), err.getvalue()
+demo.FULL = {SMALL!r}
+kept, steps, demonstrate, total = pathlib.Path(sys.argv.pop()), [], demo.demonstrate, demo.total
+
+def announced(out, size):
+    steps.append(total(out, size))
+    return steps[0]
+
+def watched(out, size, on_step):
+    found = demonstrate(out, size=size, on_step=lambda name: (steps.append(name), on_step(name)))
+    kept.write_text(json.dumps({{"total": steps[0], "steps": len(steps) - 1, "findings": json.loads(to_json(found))}}))
+    return found
+
+demo.total, demo.demonstrate = announced, watched
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +62,35 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def printed(folder):
-    code, out, err = run("--out", folder)
-    assert code == 0, err
-    return out
+def once(folder):
+    """The output of one run, and what it kept."""
+    kept = folder.parent.parent / "kept.json"
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, "demo", "--out", str(folder), str(kept)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout, json.loads(kept.read_text())
 
 
 @pytest.fixture(scope="module")
-def again(printed, folder):
-    """What a second call in the same folder prints as JSON, and when the runs that it read were written."""
-    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
-    code, out, err = run("--out", folder, "--json")
-    assert code == 0, err
-    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
-    return json.loads(out)
+def printed(once):
+    return once[0]
 
 
 @pytest.fixture(scope="module")
-def records(again):
-    undefined = [{**each, "value": float("nan")} if each["value"] is None else each for each in again["records"]]
-    return [Record(**each) for each in undefined]
+def findings(once):
+    told = once[1]["findings"]
+    records = [{**r, "value": float("nan") if r["value"] is None else r["value"]} for r in told.pop("records")]
+    curves = [
+        Curve(c["name"], {name: np.array(column) for name, column in c["columns"].items()}, c["n"], c["settings"])
+        for c in told.pop("curves")
+    ]
+    texts = {name: tuple(text) if isinstance(text, list) else text for name, text in told.items()}
+    return Findings(records=tuple(Record(**r) for r in records), curves=tuple(curves), **texts)
+
+
+@pytest.fixture(scope="module")
+def records(findings):
+    return findings.records
 
 
 def real():
@@ -178,11 +197,11 @@ def test_the_table_has_every_row_and_the_terminal_and_the_page_show_its_numbers(
         assert shown[4] == notation.floor(cells[-1])
 
 
-def test_the_terminal_prints_headline_table_and_paragraph_within_its_width(printed, again, folder):
+def test_the_terminal_prints_headline_table_and_paragraph_within_its_width(printed, findings, folder):
     assert max(map(len, printed.splitlines())) <= max(100, len(f"written: {folder}/report.html"))
     flat = " ".join(printed.split())
-    assert flat.startswith(again["verdict"])
-    assert " ".join(again["advice"]) in flat
+    assert flat.startswith(findings.verdict)
+    assert " ".join(findings.advice) in flat
     assert printed.rstrip().endswith(f"written: {folder / 'report.html'}")
 
 
@@ -206,8 +225,7 @@ def test_the_promise_is_certified_on_rows_that_fitted_nothing_and_judged_on_test
 def test_no_row_serves_two_purposes(folder, printed):
     rows = shipped.read()
     parts = [{z.tobytes() for z in part.logits.numpy()} for part in (rows.fitting, rows.certifying, rows.test)]
-    assert [len(part) for part in parts] == [2500, 2500, 10_000]
-    assert len(set.union(*parts)) == 15_000
+    assert len(set.union(*parts)) == sum(map(len, parts)) == 15_000 - 2  # the test set shows two pictures twice
     for loss in LOSSES:
         at = {part: np.load(folder / "runs" / loss / f"{part}.npz")["rows"] for part in ("validation", "calibration")}
         facts = json.loads((folder / "runs" / loss / "run.json").read_text())
@@ -216,8 +234,8 @@ def test_no_row_serves_two_purposes(folder, printed):
         assert facts["recipe"]["validation_from"] == "train"
 
 
-def test_nothing_that_was_fitted_on_is_judged(again):
-    assert again["notes"] == []  # an audit of rows that a calibrator was fitted on would warn
+def test_nothing_that_was_fitted_on_is_judged(findings):
+    assert not any("optimistic" in note for note in findings.notes)  # as an audit of such rows would say
 
 
 def test_a_repair_fitted_on_the_rows_it_is_judged_on_would_be_told():
@@ -243,15 +261,15 @@ def ways(records, one, other):
     return found
 
 
-def test_the_paragraph_sorts_the_losses_as_the_records_do(records, again):
-    against = next(s for s in again["advice"] if s.startswith("Against that of cross_entropy"))
+def test_the_paragraph_sorts_the_losses_as_the_records_do(records, findings):
+    against = next(s for s in findings.advice if s.startswith("Against that of cross_entropy"))
     for part, repair in zip(against.split(": ", 1)[1].split("; "), ("", "temperature"), strict=True):
         part = f"{part.rstrip('.')}."
         expected = ways(records, lambda loss, r=repair: named(loss, r), lambda loss, r=repair: named(LOSSES[0], r))
         assert groups(part, "lower beyond noise") == expected["lower"]
         assert groups(part, "higher beyond noise") == expected["higher"]
         assert groups(part, "not told apart") == expected["neither"]
-    repaired = next(s for s in again["advice"] if s.startswith("Repaired on 700 rows"))
+    repaired = next(s for s in findings.advice if s.startswith("Repaired on 700 rows"))
     for repair, name in zip(REPAIRS, ("temperature", "SMART"), strict=True):
         part = next(f"{p.rstrip('.')}." for p in repaired.split(": ", 1)[1].split("; ") if name in p)
         expected = ways(records, lambda loss, r=repair: named(loss, r), named)
@@ -304,13 +322,30 @@ def test_the_words_follow_what_was_chosen_and_what_was_promised(records):
     assert "no threshold could be certified" in " ".join(lesson(none, 197, 700))
 
 
-def test_the_page_and_the_table_do_without_a_promise(printed, folder):
-    found = demonstrate(folder, size=SMALL)
-    assert demo.render(found) == demo.render(found)
+def test_the_page_is_drawn_from_the_findings_alone_and_does_without_a_promise(findings, folder):
+    assert demo.render(findings) == (folder / "report.html").read_text()
     none = {"certified": float("nan"), "selective_error": float("nan"), "coverage": 0.0}
-    changed = tuple(replace(r, value=none.get(r.metric, r.value)) for r in found.records)
-    assert "nan" not in demo_table.text(replace(found, records=changed))
-    assert 'aria-label="Risk-coverage curve' in demo.render(replace(found, records=changed))
+    changed = tuple(replace(r, value=none.get(r.metric, r.value)) for r in findings.records)
+    assert "nan" not in demo_table.text(replace(findings, records=changed))
+    assert 'aria-label="Risk-coverage curve' in demo.render(replace(findings, records=changed))
+
+
+def test_json_prints_the_findings_and_nothing_else_on_stdout(findings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "demonstrate", lambda out, size, on_step: findings)
+    monkeypatch.setattr(sys, "argv", ["calibrant", "demo", "--json", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code == 0
+    assert len(json.loads(told.out)["records"]) == len(findings.records)
+    assert told.err == f"written: {tmp_path / 'report.html'}\n"
+
+
+def test_a_second_call_in_the_same_folder_trains_nothing(folder, printed):
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    runs = together(recipes(folder / "runs", SMALL), device="cpu")
+    assert [run.recipe.loss for run in runs] == list(LOSSES)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
 
 
 def test_the_full_size_is_five_trainings_and_a_choice_with_temperature_and_smart():
@@ -319,18 +354,18 @@ def test_the_full_size_is_five_trainings_and_a_choice_with_temperature_and_smart
     assert FULL.resamples >= 200  # or the p-values could not get as small as ten looks ask for
 
 
-def test_the_bar_is_told_as_many_steps_as_there_are(folder, printed, tmp_path):
-    steps = []
-    demonstrate(folder, size=SMALL, on_step=steps.append)
-    assert len(steps) == total(folder, SMALL)
-    assert total(tmp_path, SMALL) == len(steps) + len(LOSSES) * SMALL.epochs
+def test_the_bar_is_told_as_many_steps_as_there_are(once, folder):
+    assert once[1]["steps"] == once[1]["total"]
+    assert total(folder, SMALL) == once[1]["total"] - len(LOSSES) * SMALL.epochs  # finished runs are read
 
 
-def test_a_file_where_the_folder_should_be_is_refused_in_one_sentence(tmp_path):
+def test_a_file_where_the_folder_should_be_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
-    code, out, err = run("--out", tmp_path / "file")
-    assert (code, out) == (2, "")
-    assert err.startswith("calibrant: out must be a folder to write into;")
+    monkeypatch.setattr(sys, "argv", ["calibrant", "demo", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("calibrant: out must be a folder to write into;")
 
 
 @pytest.mark.browser

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from calibrant.label_shift import estimate_prior as estimate_prior
     from calibrant.predictions import Predictions as Predictions
     from calibrant.prior import adjust_prior as adjust_prior
-    from calibrant.training.recipe import Recipe as Recipe
-    from calibrant.training.running import train as train
     from calibrant.selection.certifying import certify as certify
     from calibrant.selection.policy import Policy as Policy
+    from calibrant.training.recipe import Recipe as Recipe
+    from calibrant.training.running import train as train
 
 _HOMES = {
     "Predictions": "predictions",
@@ -39,16 +39,15 @@ _HOMES = {
     "Policy": "selection.policy",
 }
 _MODULES = {
-    "training",
-    "models",
-    "datasets",
-    "corruptions",
     "calibrators",
+    "corruptions",
     "curves",
+    "datasets",
     "evidence",
     "losses",
     "margins",
     "metrics",
+    "models",
     "penalties",
     "presets",
     "records",
@@ -56,6 +55,7 @@ _MODULES = {
     "report",
     "scores",
     "selection",
+    "training",
     "trust",
 }
 

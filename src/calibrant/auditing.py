@@ -14,6 +14,7 @@ from calibrant.registry import METRICS
 from calibrant.selection.certifying import certify
 
 ENOUGH = 200  # rows from which groups of them by margin are drawn
+DELTA = 0.05  # how often what an audit certifies may fail
 LIMITS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)  # of the error that an audit proposes to certify
 MOST_CERTIFIED = 1_000_000  # rows up to which it does
 
@@ -171,10 +172,10 @@ def _certified(p: Predictions) -> advice.Certified | None:
     limit = next((limit for limit in LIMITS if limit <= error / 2), None)
     if limit is None or p.weights is not None or len(p) > MOST_CERTIFIED:
         return None
-    policy = certify(p, max_error=limit)
+    policy = certify(p, max_error=limit, delta=DELTA / len(LIMITS))  # these rows chose the limit: all must hold at once
     if policy.threshold is None:
         return None
-    return advice.Certified(policy.threshold, limit, policy.delta, policy.coverage)
+    return advice.Certified(policy.threshold, limit, DELTA, policy.coverage)
 
 
 def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Callable[[str], None]) -> Iterator[Record]:

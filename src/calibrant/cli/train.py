@@ -1,6 +1,7 @@
 """calibrant train: a recipe -> runs, one for each loss and seed."""
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,7 @@ def train_command(  # noqa: PLR0913  the command names everything it takes
         for each in loss or [base.loss]
         for number in seed or [base.seed]
     }
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else only eight runs are on a GPU at once
     with _watched(runs) as watchers:
         done = together(runs, data=data, device=device, compiled=compiled, features=features, on_epoch=watchers)
     records = [record for run in done for record in _records(run)]

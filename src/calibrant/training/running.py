@@ -62,9 +62,10 @@ def together(
 ) -> list[run.Run]:
     """Train several recipes, each in its folder, and return the runs in that order.
 
-    On a GPU they take turns on streams of their own, which fills it where one small network cannot; elsewhere they
-    come one after the other. Each ends with the numbers that it would have alone, but for the rounding of a GPU, and
-    but for dropout, which on a GPU draws from one source for all.
+    On a GPU they take turns on streams of their own, which fills it where one small network cannot (more than eight at
+    once need the environment's CUDA_DEVICE_MAX_CONNECTIONS=32); elsewhere they come one after the other. Each ends
+    with the numbers that it would have alone, but for the rounding of a GPU, and but for dropout, which on a GPU draws
+    from one source for all.
     """
     done: dict[Path, run.Run] = {}
     loaded: dict[str, Dataset] = {}

@@ -15,11 +15,14 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Size:
-    """How much work: methods to choose from, epochs of a training, bootstrap resamples and label draws."""
+    """How much work: methods to choose from, epochs of a training, bootstrap resamples and label draws.
+
+    A p-value of so many draws is at least 1 / (1 + resamples), which must stay below 0.05 over the looks of a family.
+    """
 
     methods: tuple[str, ...] = ("temperature", "ensemble_temperature", "smart", "smart_proper", "structured_vector")
     epochs: int = 60
-    resamples: int = 400
+    resamples: int = 200
 
 
 FULL = Size()
@@ -87,9 +90,7 @@ def change(metric: str, one: Judged, other: Judged, *, family: int, size: Size) 
     The level of its interval is such that ``family`` intervals hold all together with 95 % (Bonferroni).
     """
     level = 1 - ALPHA / family
-    found = compare(
-        metric, one.predictions, other.predictions, level=level, resamples=max(20, size.resamples), seed=SEED
-    )
+    found = compare(metric, one.predictions, other.predictions, level=level, resamples=2 * size.resamples, seed=SEED)
     return Record(
         f"{metric}_change",
         found.difference,

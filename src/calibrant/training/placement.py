@@ -25,10 +25,13 @@ class Placement:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.device = torch.device(chosen)
+        try:
+            self.device = torch.device(chosen)
+        except RuntimeError:
+            raise ValueError(f"device must be cpu or cuda; got {str(chosen)!r}.") from None
         if self.device.type == "cuda":
             if not torch.cuda.is_available():
-                raise ValueError(f"device must be one that is there; got {chosen!r}, and torch sees no GPU.")
+                raise ValueError(f"device must be one that is there; got {str(chosen)!r}, and torch sees no GPU.")
             here = int(os.environ.get("LOCAL_RANK", 0)) if self.world > 1 else self.device.index or 0
             self.device = torch.device("cuda", here)
 

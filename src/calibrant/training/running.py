@@ -80,7 +80,6 @@ def together(
             if not isinstance(data, Dataset) and key not in loaded:
                 loaded[key] = load(recipe.dataset, None if data is None else Path(data), recipe.dataset_options)
             source = data if isinstance(data, Dataset) else loaded[key]
-            folder.mkdir(parents=True, exist_ok=True)
             stream = torch.cuda.Stream() if place.device.type == "cuda" else None
             lane: AbstractContextManager[Any] = nullcontext() if stream is None else torch.cuda.stream(stream)
             with lane:
@@ -94,6 +93,7 @@ def together(
                     features=features,
                     on_epoch=(on_epoch or {}).get(folder),
                 )
+            folder.mkdir(parents=True, exist_ok=True)  # now that nothing speaks against the run
             waiting.append((folder, training, lane))
         for folder, training in _interleaved(waiting, at_once=place.device.type == "cuda"):
             done[folder] = training.finish()

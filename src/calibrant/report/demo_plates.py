@@ -17,7 +17,7 @@ REPAIRS = {
     "temperature": (SURE, "o"),
     "smart": (GREEN, "s"),
 }  # each has a shape of its own, for those who see no colour
-AS_TRAINED = (WRONG, "v")
+AS_TRAINED, OTHER = (WRONG, "v"), (LINES[3][0], "D")
 HISTORY = {"loss": "training loss", "nll": "log loss", "ece": "ECE"}
 
 
@@ -43,9 +43,11 @@ def losses(findings: Findings) -> list[str]:
     return list(curves(findings, "history", "digits"))
 
 
-def style(method: str) -> tuple[str, str]:
+def style(dataset: str, method: str) -> tuple[str, str]:
     """Return the colour and the marker of a row by its repair."""
-    return REPAIRS.get(method.rpartition(" ")[2], AS_TRAINED)
+    repair = method.rpartition(" + ")[2]
+    as_trained = method == "as trained" or (dataset == "digits" and repair == method)
+    return AS_TRAINED if as_trained else REPAIRS.get(repair, OTHER)
 
 
 def _errors(findings: Findings) -> Figure:
@@ -53,8 +55,8 @@ def _errors(findings: Findings) -> Figure:
     shown = [(dataset, row) for dataset in ("cifar100", "digits") for row in rows(findings, dataset)]
     figure = Figure(figsize=(4.4, 0.6 + 0.19 * len(shown)), layout="constrained")
     ax = figure.subplots()
-    for place, (_, row) in enumerate(shown):
-        found, (colour, marker) = row.cells["top_label_ece"], style(row.name)
+    for place, (dataset, row) in enumerate(shown):
+        found, (colour, marker) = row.cells["top_label_ece"], style(dataset, row.name)
         ax.barh(place, found.floor_high or 0.0, height=0.8, color=QUIET, alpha=0.3, linewidth=0)
         ax.hlines(place, found.low or 0.0, found.high or 0.0, color=colour, linewidth=1.4)
         ax.plot([found.value], [place], color=colour, marker=marker, markersize=5, linestyle="")
@@ -103,7 +105,7 @@ def _digits(findings: Findings, loss: str) -> Figure:
     ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
     known = curves(findings, "reliability", "digits")
     for name in (loss, f"{loss} + temperature"):
-        _bins(ax, known[name], *style(name))
+        _bins(ax, known[name], *style("digits", name))
     low = min(float(min(curve[c].min() for c in ("confidence", "accuracy_low"))) for curve in known.values())
     window = (max(0.0, low - 0.05), 1.03)  # the same for all losses
     ax.set(xlim=window, ylim=window, xlabel="confidence", ylabel="accuracy")

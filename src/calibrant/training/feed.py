@@ -53,7 +53,11 @@ def order(n: int, length: int, *, seed: int, epoch: int, pad: int | None) -> tup
 
     They depend on seed and epoch alone: a run can go on from any epoch, on any device, over any number of ranks.
     """
-    state = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(state) % 2**63)
+    generator = torch.Generator().manual_seed(seed_of(seed, epoch))
     rows = torch.randperm(n, generator=generator)[:length]
     return rows, None if pad is None else augment.drawn(length, pad, generator)
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed for torch that differs wherever one of the numbers does."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) % 2**63

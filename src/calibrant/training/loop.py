@@ -15,7 +15,7 @@ from calibrant.predictions import Predictions
 from calibrant.records import versions
 from calibrant.training import checkpoint, run, state
 from calibrant.training.evaluation import logits_of, validation_loss
-from calibrant.training.feed import Feed, order
+from calibrant.training.feed import Feed, order, seed_of
 from calibrant.training.keeping import Epoch, kept
 from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
@@ -92,7 +92,8 @@ class Training:
                 pad=pad,
             )
             rate = rates(self.recipe, epoch, self.step.steps)
-            torch.manual_seed(self.recipe.seed * 100_003 + epoch)  # for dropout; `train` puts the old state back
+            # for dropout, which is to differ on each rank; `train` puts the old state back
+            torch.manual_seed(seed_of(self.recipe.seed, epoch, self.place.rank))
             self.step.begin(*draws, rate)
             for number in range(self.step.steps):
                 self.step()

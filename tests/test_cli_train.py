@@ -47,6 +47,15 @@ def test_losses_times_seeds_are_runs_in_folders_of_their_own(train, tmp_path):
     assert err.count("validation accuracy") == 8  # two epochs of four runs, where there is no terminal
 
 
+def test_a_loss_that_is_no_row_of_the_paper_is_noted(train, tmp_path):
+    (tmp_path / "p.toml").write_text(
+        'dataset = "digits"\nmodel = "mlp"\nepochs = 1\nlr = 0.1\npaper = "adafocal-paper"\n'
+    )
+    code, _, err = train("--recipe", "p.toml", "--loss", "focal", "--loss", "flsd", "--device", "cpu")
+    assert code == 0
+    assert err.count("note: focal is no row of adafocal-paper") == err.count("note:") == 1
+
+
 def test_records_come_as_json_and_a_recipe_may_be_a_file_or_only_flags(train, tmp_path):
     (tmp_path / "mine.toml").write_text('dataset = "digits"\nmodel = "mlp"\nepochs = 1\nlr = 0.1\n')
     code, out, _ = train("--recipe", "mine.toml", "--json", "--out", "here", "--device", "cpu")
@@ -72,6 +81,9 @@ REFUSED = [
     (("--recipe", "seca-cifar10-resnet32"), "data must name the folder with the files of cifar10"),
     (("--recipe", "seca-cifar10-resnet32", "--data", "none"), "data must be a folder that exists"),
     (("--recipe", "seca-cifar10-resnet32", "--data", "."), "cifar-10-binary.tar.gz"),
+    (("--recipe", "digits-mlp", "--model", "timm:resnet18"), "timm"),
+    (("--recipe", "digits-mlp", "--set", "dataset_options=3"), "dataset_options must be a table of options; got 3."),
+    (("--recipe", "digits-mlp", "--set", "mean=[0.1, 0.2]"), "mean and std must have 1 numbers, one a channel"),
     (("--recipe", "digits-mlp", "--device", "moon"), "device must be cpu or cuda; got 'moon'."),
 ]
 

@@ -268,9 +268,79 @@ def test_a_gpu_that_is_not_there_and_rows_that_are_not_there_are_named(tmp_path)
             train(SMALL, tmp_path, device="cuda")
     with pytest.raises(ValueError, match="graph=True needs one GPU"):
         train(SMALL, tmp_path / "g", device="cpu", graph=True)
-    empty = Dataset("none", Part(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)), load("digits").test, load("digits").classes)  # fmt: skip  # noqa: E501
-    with pytest.raises(ValueError, match="dataset 'none' has no rows to train on"):
-        train(SMALL, tmp_path / "e", data=empty, device="cpu")
+    data = load("digits")
+    none = data.train.take(torch.arange(0))
+    with pytest.raises(ValueError, match="dataset 'digits' has no rows to train on"):
+        train(SMALL, tmp_path / "e", data=Dataset("digits", none, data.test, data.classes), device="cpu")
+    with pytest.raises(ValueError, match="must leave rows to test on"):
+        train(SMALL, tmp_path / "t", data=Dataset("digits", data.train, none, data.classes), device="cpu")
+    with pytest.raises(ValueError, match=r"mean and std must have 1 numbers, one a channel; got \(\)"):
+        train(SMALL, tmp_path / "m", data=Dataset("digits", data.train, data.test, data.classes), device="cpu")
+
+
+def test_other_data_do_not_pass_for_those_of_a_run(plain, tmp_path):
+    data = load("digits")
+    other = Dataset(
+        "digits", Part(data.train.inputs, data.train.labels.roll(1)), data.test, data.classes, data.mean, data.std
+    )
+    with pytest.raises(ValueError, match="holds a run of another data set"):
+        train(SMALL, plain.folder, data=other, device="cpu")
+    broken_off(SMALL, tmp_path, 1)
+    with pytest.raises(ValueError, match="holds a run of another data set"):
+        train(SMALL, tmp_path, data=other, device="cpu")
+    with pytest.raises(ValueError, match="data must be the recipe's data set, 'mnist'; got 'digits'"):
+        train(SMALL.changed({"dataset": "mnist"}), tmp_path / "new", data=data, device="cpu")
+
+
+def test_a_run_that_diverges_does_not_end_the_others(tmp_path):
+    wild = SMALL.changed({"lr": 1e30, "model": "lenet", "loss": "brier"})
+    with pytest.raises(ValueError, match=r"^wild: .* a smaller lr or a warm-up helps\. The other 1 are done\.$"):
+        together({tmp_path / "wild": wild, tmp_path / "tame": SMALL}, device="cpu")
+    assert Run.read(tmp_path / "tame").facts["kept_epoch"] == 3
+
+
+def test_features_that_are_asked_for_later_are_added(tmp_path):
+    first = train(SMALL.changed({"epochs": 1}), tmp_path, device="cpu")
+    second = train(SMALL.changed({"epochs": 1}), tmp_path, device="cpu", features=True)
+    assert torch.equal(first.test.logits, second.test.logits)
+    assert second.test.features.shape == (600, 128)
+
+
+def test_a_folder_is_used_by_one_run_at_a_time(tmp_path):
+    with pytest.raises(ValueError, match="two of them name the same one"):
+        together({tmp_path / "a": SMALL, tmp_path / "b" / ".." / "a": SMALL.changed({"lr": 0.2})}, device="cpu")
+
+    def meddle(epoch):
+        with pytest.raises(ValueError, match="another is training in it"):
+            train(SMALL, tmp_path / "a", device="cpu")
+        meddled.append(epoch["epoch"])
+
+    meddled = []
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".12.tmp").write_bytes(b"half a checkpoint")
+    train(SMALL, tmp_path / "a", device="cpu", on_epoch=meddle)
+    assert meddled == [1, 2, 3]
+    assert not list((tmp_path / "a").glob(".*.tmp"))
+
+
+def test_what_is_damaged_is_named_with_a_remedy(tmp_path):
+    run = train("digits-mlp", tmp_path, device="cpu")  # a recipe may be given by its name
+    assert run.learned is None
+    (tmp_path / "test.npz").write_bytes(b"PK not an archive")
+    with pytest.raises(ValueError, match=r"test\.npz must be what the run wrote; it is missing or damaged"):
+        Run.read(tmp_path).test  # noqa: B018
+    with pytest.raises(ValueError, match="has no calibration set"):
+        run.predictions("calibration")
+    for text in ("", "{}", "[]", '{"recipe": 3}'):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(ValueError, match=r"run\.json must be what a finished run wrote; it is damaged"):
+            Run.read(tmp_path)
+
+
+def test_what_a_loss_learned_is_left_too(tmp_path):
+    run = train(SMALL.changed({"loss": "ada_focal"}), tmp_path, device="cpu")
+    assert set(run.learned.columns) == {"epoch", "bin", "gamma", "error"}
+    assert run.learned["epoch"].max() == 3
 
 
 def test_the_random_state_and_the_settings_of_torch_are_left_as_found(tmp_path):

@@ -1,5 +1,6 @@
 """What the engine is made of: moves of images, schedules, recipes, the choice of an epoch, checkpoints."""
 
+import inspect
 import math
 from pathlib import Path
 
@@ -120,6 +121,8 @@ def test_every_recipe_names_things_that_exist(name):
     assert found.about
     assert len(found.reference) > 10
     facts = DATASETS.entry(found.dataset).facts
+    known = inspect.signature(DATASETS[found.dataset]).parameters
+    assert set(found.dataset_options) <= set(known)
     if not found.model.startswith("timm:"):
         assert MODELS.entry(found.model).facts["takes"] == facts["kind"]
     assert found.criterion(facts["k"], 1000).reduction == found.reduction
@@ -154,6 +157,8 @@ def test_a_papers_objective_comes_with_its_options_and_own_options_replace_it():
     assert "gamma=1.5" in repr(r.criterion(10, 100))
     r = Recipe.read("seca-cifar10-resnet32", {"loss": "focal", "loss_options": {"gamma": 7.0}})
     assert repr(r.criterion(10, 100)) == "Criterion(focal(gamma=7.0), mean)"
+    with pytest.raises(ValueError, match="'seca-paper/mdca' has its own"):
+        Recipe.read("seca-cifar10-resnet32", {"loss": "mdca", "weight": 5.0}).criterion(10, 100)
     assert repr(base(loss="mmce", weight=2).criterion(10, 100)) == "Criterion(cross_entropy + 2 mmce, mean)"
     assert repr(base(loss="online_label_smoothing").criterion(10, 100)).count("k=10") == 1
 
@@ -170,6 +175,13 @@ BAD = [
     ({"validation": -1}, "validation must be 0 or more; got -1."),
     ({"select": "loss", "validation": 0}, "select='loss' needs a validation set"),
     ({"select": "loss", "select_after": 10}, "select='loss' needs a validation set and an epoch to choose from"),
+    ({"factor": math.nan}, "factor must be above 0; got nan."),
+    ({"milestones": [1.5]}, "milestones must be whole numbers; got [1.5]."),
+    ({"mean": ["a"]}, "mean must be numbers; got ['a']."),
+    ({"milestones": [-3]}, "milestones and std above 0; got 0.9, (-3,), ()."),
+    ({"weight_decay": math.inf}, "weight_decay must be 0 or more; got inf."),
+    ({"dataset_options": 3}, "dataset_options must be a table of options; got 3."),
+    ({"paper": "nonsense"}, "paper must be one of adafocal-paper, au-paper, seca-paper, smart-paper; got 'nonsense'."),
     ({"epoch": 3}, "a recipe has no 'epoch'; did you mean 'epochs'?"),
 ]
 

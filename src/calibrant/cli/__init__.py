@@ -29,7 +29,7 @@ def main() -> None:
         app()
     except BrokenPipeError:
         sys.exit(0)
-    except (ValueError, TypeError, OSError, KeyError) as error:
+    except (ValueError, TypeError, OSError, KeyError, ImportError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
         sys.stderr.write(f"calibrant: {message}\n")
         sys.exit(2)

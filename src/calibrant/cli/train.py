@@ -62,8 +62,14 @@ def train_command(  # noqa: PLR0913  the command names everything it takes
         for number in seed or [base.seed]
     }
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else only eight runs are on a GPU at once
-    with _watched(runs) as watchers:
+    for each in {chosen.loss: chosen for chosen in runs.values()}.values():
+        if each.paper and not each.loss_options and each.preset() is None:
+            typer.echo(f"note: {each.loss} is no row of {each.paper}; it has the package's own defaults.", err=True)
+    first = os.environ.get("RANK", "0") == "0"
+    with _watched(runs if first else {}) as watchers:
         done = together(runs, data=data, device=device, compiled=compiled, features=features, on_epoch=watchers)
+    if not first:
+        return  # one rank speaks for all
     records = [record for run in done for record in _records(run)]
     typer.echo(json.dumps(plain([asdict(r) for r in records]), indent=1) if as_json else _table(done, records))
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from calibrant.datasets.dataset import Dataset, Part
 from calibrant.datasets.images import Images
@@ -23,15 +24,18 @@ ENDINGS = {".jpeg", ".jpg", ".png"}
 
 
 @DATASETS.register(kind="images", k=200, channels=3, side=64)
-def tiny_imagenet(folder: Path) -> Dataset:
-    """Tiny ImageNet: 100 000 + 10 000 photographs of two hundred things, 64 x 64, colour, decoded at once.
+def tiny_imagenet(folder: Path, *, side: int = 64) -> Dataset:
+    """Tiny ImageNet: 100 000 + 10 000 photographs of two hundred things, 64 x 64, colour.
 
     Reads ``wnids.txt``, ``train/WNID/images`` and ``val/images`` with ``val/val_annotations.txt``; the validation
     images are the test rows, because the labels of the test images were never published. Labels follow the sorted
-    WNIDs, names come from ``words.txt`` where it is there. Takes 1.4 GB of memory.
+    WNIDs, names come from ``words.txt`` where it is there. At 64 pixels all are decoded at once and take 1.4 GB of
+    memory; at another ``side`` they are resized, and decoded when asked for.
 
     Reference: Le & Yang, course report CS 231N, Stanford University, 2015.
     """
+    if side < 1:
+        raise ValueError(f"side must be at least 1; got {side}.")
     names = ["wnids.txt", "val/val_annotations.txt", "train/", "val/images/"]
     _, (listing, annotations, train, val) = TINY.find(folder, {"folders": names})
     wnids = sorted(listing.read_text().split())
@@ -46,7 +50,7 @@ def tiny_imagenet(folder: Path) -> Dataset:
         wrong = f"got {odd}" if odd is not None else f"{len(without)} images are without a line"
         raise ValueError(f"{annotations} must name each image and a WNID of wnids.txt, a line each; {wrong}.")
     parts = [
-        Part(Images(tuple(files), 64, 64)[torch.arange(len(files))], torch.tensor(labels))
+        Part(_held(Images(tuple(files), side, side)), torch.tensor(labels))
         for files, labels in (zip(*rows, strict=True), ([val / x[0] for x in lines], [label_of[x[1]] for x in lines]))
     ]
     mean, std = (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)
@@ -79,6 +83,11 @@ def imagenet(folder: Path, *, side: int = 224) -> Dataset:
         parts.append(Part(Images(files, side, round(side * 256 / 224)), torch.tensor(labels)))
     names = _names(train.parent / "words.txt", wnids)
     return Dataset("imagenet", parts[0], parts[1], names, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def _held(images: Images) -> Images | Tensor:
+    """Decode images that are small enough to be kept."""
+    return images[torch.arange(len(images))] if images.side <= 64 else images
 
 
 def _folders(place: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Training placed by Lightning Fabric: its accelerators, strategies and precisions under the same loop."""
+"""Training placed by Lightning Fabric: its accelerators and strategies under the same loop."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,8 +14,9 @@ class FabricPlacement(Placement):
     """Where Fabric says: ``train(recipe, folder, device=FabricPlacement(fabric))`` after ``fabric.launch()``.
 
     Fabric wraps the model and the optimiser, casts, and finds the gradients; the ranks share each batch as under
-    torchrun. A step is not captured as a CUDA graph, because the wrappers stand in the way; nor is BatchNorm
-    joined over ranks. Only strategies that keep all weights on each rank will do: a checkpoint is written by rank 0.
+    torchrun. A step is not captured as a CUDA graph, because the wrappers stand in the way; nor is BatchNorm joined
+    over ranks. Strategies must keep all weights on each rank, for rank 0 writes the checkpoint, and precisions must
+    keep them in float32 ("32-true", "bf16-mixed", "16-mixed").
 
     Example:
         >>> import tempfile
@@ -48,3 +49,7 @@ class FabricPlacement(Placement):
     def backward(self, value: Tensor) -> None:
         """Find the gradient as the strategy does."""
         self.fabric.backward(value)
+
+    def clip(self, model: nn.Module, optimiser: torch.optim.Optimizer, limit: float) -> None:
+        """Cut the norm of the gradient, once Fabric has undone its scaling."""
+        self.fabric.clip_gradients(model, optimiser, max_norm=limit)

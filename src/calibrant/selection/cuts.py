@@ -31,9 +31,14 @@ class Scored:
 
     @property
     def fingerprint(self) -> str:
-        """A short name for these rows: the same pairs of score and correctness, in any order, give the same name."""
-        order = np.lexsort((self.correct, self.confidence))
-        seen = self.confidence[order].tobytes() + self.correct[order].tobytes()
+        """A short name for these rows: the same pairs of score and correctness, in any order, give the same name.
+
+        Scores count in single precision, so that those of a file that keeps less are known again.
+        """
+        with np.errstate(over="ignore"):
+            score = self.confidence.astype(np.float32)
+        order = np.lexsort((self.correct, score))
+        seen = score[order].tobytes() + self.correct[order].tobytes()
         return blake2b(seen, digest_size=12).hexdigest()
 
 
@@ -65,6 +70,10 @@ def read(confidence: Any, correct: Any) -> Scored:
         if confidence.weights is not None:
             raise ValueError("weights must be left out: a guarantee counts every row once, as it was drawn.")
         return Scored(float64(confidence.confidence), confidence.correct.numpy())
+    if correct is None:
+        raise ValueError(
+            "correct must be given: whether each prediction was right; only Predictions know it themselves."
+        )
     sure, right = read_scores(confidence), check.tensor(correct, "correct").cpu()
     if right.shape != sure.shape:
         raise ValueError(f"correct must have shape {sure.shape}; got {tuple(right.shape)}.")
@@ -97,6 +106,8 @@ def read_classes(predicted: Any, n: int) -> NDArray[np.int64]:
 
 def check_share(value: float, name: str) -> None:
     """Refuse what is not strictly between 0 and 1; NaN is not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number in (0, 1); got {value!r}.")
     if not 0 < value < 1:
         hint = f" Did you mean {value / 100:g}?" if 1 < value < 100 else ""
         raise ValueError(f"{name} must lie in (0, 1); got {value:g}.{hint}")

@@ -187,6 +187,11 @@ class Policy:
         try:
             parts = {str(name): _part(**part) for name, part in told["parts"].items()}
             own = {name: told[name] for name in cls.__dataclass_fields__ if name != "parts"}
+            if not parts or (not own["by_class"] and "all" not in parts):
+                raise TypeError("no threshold")
+            for name in ("max_error", "delta"):
+                if type(own[name]) not in (int, float):
+                    raise TypeError(f"{name} is {own[name]!r:.50}")
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a policy must hold all its entries; this one is damaged ({error}).") from None
         return cls(parts=parts, **own)
@@ -198,7 +203,13 @@ class Policy:
     @classmethod
     def load(cls, path: str | Path) -> "Policy":
         """Read a policy from a file."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} does not exist.") from None
+        except (UnicodeDecodeError, IsADirectoryError):
+            raise ValueError(f"{path} must be a policy, a JSON text; it is something else.") from None
+        return cls.from_json(text)
 
     def __str__(self) -> str:
         if not self.feasible:

@@ -45,7 +45,9 @@ def review(
     accepted, errors = (int(c[place]) if place >= 0 else 0 for c in (cuts.accepted, cuts.errors))
     bound = upper_bound(errors, accepted, delta)
     reason = promised(threshold, accepted, errors, bound, delta, score)
-    if accepted < wanted:
+    if not accepted:
+        reason = "Every row goes to review: the most confident rows are tied, and too many for the capacity."
+    elif accepted < wanted:
         more = wanted - accepted
         reason += f" Ties send {count(more)} more row{'s' if more != 1 else ''} to review than asked."
     usable = threshold if accepted else None

@@ -11,7 +11,7 @@ from calibrant.training import augment
 
 
 class Feed:
-    """The inputs and labels of some rows, on the device where they fit, and what turns them into the model's inputs.
+    """The inputs and labels of some rows, on the device, and what turns them into the model's inputs.
 
     Images stay bytes until they are used, laid out (n, h, w, c). Inputs that are decoded when asked stay where they
     are.
@@ -25,10 +25,15 @@ class Feed:
         if isinstance(part.inputs, Tensor):
             self.resident, self.images = True, part.inputs.ndim == 4
             self.inputs = (part.inputs.permute(0, 2, 3, 1).contiguous() if self.images else part.inputs).to(device)
+        if self.images and not len(mean) == len(std) == self._channels():
+            raise ValueError(f"mean and std must have {self._channels()} numbers, one a channel; got {mean} and {std}.")
         self.mean, self.std = (torch.tensor(values, device=device) for values in (mean, std))
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def _channels(self) -> int:
+        return self.inputs.shape[3] if isinstance(self.inputs, Tensor) else 3
 
     def fetch(self, rows: Tensor) -> Tensor:
         """Return the raw inputs of some rows, on the device; images as (n, h, w, c)."""

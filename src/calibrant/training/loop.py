@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from calibrant.datasets.dataset import Dataset
 from calibrant.evidence import measure
 from calibrant.models.making import make
 from calibrant.predictions import Predictions
-from calibrant.records import versions
+from calibrant.records import plain, versions
 from calibrant.training import checkpoint, run, state
 from calibrant.training.evaluation import logits_of, validation_loss
 from calibrant.training.feed import Feed, order, seed_of
@@ -20,12 +21,17 @@ from calibrant.training.keeping import Epoch, kept
 from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
 from calibrant.training.schedules import rates
-from calibrant.training.setup import device_name, optimiser_of, parted, shape_of
+from calibrant.training.setup import check_same, device_name, fingerprint, optimiser_of, parted, shape_of
 from calibrant.training.step import Learner, Step
 
 SHOWN = {"accuracy": "accuracy", "nll": "nll", "ece": "top_label_ece"}
 OnEpoch = Callable[[Epoch], None]
+REMEDY = "a smaller lr or a warm-up helps."
 STRIDE = 8  # steps between the points where runs that share a GPU take turns
+
+
+class Diverged(ValueError):
+    """A run whose loss or logits are no numbers any more."""
 
 
 class Training:
@@ -51,6 +57,7 @@ class Training:
         self.recipe, self.folder, self.place, self.features = recipe, folder, place, features
         self.on_epoch = on_epoch or (lambda epoch: None)
         self.parts, self.rows = parted(recipe, data)
+        self.data = fingerprint(data)
         mean, std = recipe.mean or data.mean, recipe.std or data.std
         self.feeds = {name: Feed(part, place.device, mean=mean, std=std) for name, part in self.parts.items()}
         self.shape = {"k": data.k, **shape_of(data), "seed": recipe.seed}
@@ -119,6 +126,9 @@ class Training:
             "shape": self.shape,
             "objective": repr(self.learner.criterion),
             "rows": {name: len(part) for name, part in self.parts.items()},
+            "data": self.data,
+            "features": self.features,
+            "learned": None if (memory := self.learner.criterion.history) is None else plain(asdict(memory)),
             "kept_epoch": kept(self.recipe, self.history) + 1,
             "history": self.history,
             "device": device_name(self.place.device),
@@ -127,7 +137,8 @@ class Training:
         }
         if self.place.rank == 0:
             run.write_facts(self.folder, facts)
-        return run.Run(self.folder, facts)
+        self.place.wait()  # every rank may read what the first has written
+        return run.Run.read(self.folder)
 
     def _end_epoch(self, epoch: Epoch, start: float) -> None:
         totals = self.step.totals.clone()
@@ -137,10 +148,7 @@ class Training:
         scale = self.step.steps * self.place.world
         epoch |= {"loss": loss / scale, "train_accuracy": right / (self.step.steps * self.recipe.batch)}
         if not math.isfinite(loss):
-            raise ValueError(
-                f"the loss is {loss} in epoch {epoch['epoch']}; the last checkpoint is that of the epoch before. "
-                "A smaller lr or a warm-up helps."
-            )
+            raise Diverged(f"{self.folder.name}: the loss is {loss} in epoch {epoch['epoch']}; {REMEDY}")
         if "validation" in self.feeds:
             epoch |= self._validated()
         else:
@@ -157,6 +165,8 @@ class Training:
         """Look at the validation set in eval mode, and let the criterion learn from it."""
         feed, criterion = self.feeds["validation"], self.learner.criterion
         logits, _ = logits_of(self.learner.model, feed, self.place)
+        if not bool(logits.isfinite().all()):
+            raise Diverged(f"{self.folder.name}: logits are not finite in epoch {len(self.history) + 1}; {REMEDY}")
         found: Epoch = {"validation_loss": validation_loss(criterion, logits, feed.labels, self.recipe.batch)}
         predictions = Predictions(logits=logits.cpu(), labels=feed.labels.cpu())
         found |= {name: measure(metric, predictions) for name, metric in SHOWN.items()}
@@ -165,15 +175,14 @@ class Training:
         return found
 
     def _facts(self) -> dict[str, Any]:
-        return {"recipe": self.recipe.as_data(), "history": self.history}
+        return {"recipe": self.recipe.as_data(), "data": self.data, "history": self.history}
 
     def _resume(self) -> None:
         path = self.folder / run.CHECKPOINT
         if not path.exists():
             return
         tensors, facts = checkpoint.read(path)
-        if not Recipe.from_data(facts["recipe"]).same(self.recipe):
-            raise ValueError(f"{self.folder} holds a run of another recipe; name another folder, or remove it.")
+        check_same(self.folder, facts, self.recipe, self.data)
         self.history = facts["history"]
         self.best = {name: value.to(self.place.device) for name, value in state.part(tensors, "kept").items()}
         self.learner.restore(tensors)

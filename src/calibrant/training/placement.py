@@ -1,8 +1,8 @@
 """Where a run takes place: one device, or a rank of several under torchrun."""
 
+import atexit
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -60,18 +60,21 @@ class Placement:
         """Find the gradient."""
         value.backward()
 
+    def clip(self, model: nn.Module, optimiser: torch.optim.Optimizer, limit: float) -> None:
+        """Cut the norm of the gradient at a limit."""
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
 
-@contextmanager
-def ranks() -> Iterator[None]:
-    """Join the other ranks if torchrun started this process; leave them at the end."""
-    alone = int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized()
-    if alone:
-        yield
+    def wait(self) -> None:
+        """Wait for the other ranks."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def join_ranks() -> None:
+    """Join the other ranks if torchrun started this process; once, for groups made one after the other can miss."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized():
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    atexit.register(dist.destroy_process_group)

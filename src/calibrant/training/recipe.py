@@ -22,6 +22,7 @@ WRITTEN: dict[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     bool: ((bool,), bool),
     tuple[int, ...]: ((list, tuple), tuple),
     tuple[float, ...]: ((list, tuple), tuple),
+    Mapping[str, Any]: ((dict,), dict),
 }
 HOME = resources.files("calibrant.training") / "recipes"
 
@@ -31,12 +32,13 @@ class Recipe:
     """A data set, a model, an objective, and how one is fitted to the other; a TOML file has the same names.
 
     ``paper`` and ``row`` choose among the objectives of `calibrant.presets`: with the paper "seca-paper" the loss
-    "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given. ``validation`` and
-    ``calibration`` are numbers of rows, or shares of them, taken from the training set (or the validation set from the
-    test set, as some protocols do). ``imbalance`` is the ratio of the largest to the smallest class that is left to
+    "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given; a loss that is no row of
+    the paper has the package's defaults. ``validation`` and ``calibration`` are numbers of rows, or shares of them,
+    taken from the training set (or the validation set from the test set, as some protocols do). With ``imbalance`` IF,
+    class c of k keeps the share IF^(-c / (k - 1)) of the rows of the largest class, rounded down, of what is left to
     train on. ``select`` says which epoch's weights are kept: the last, or the first with the best accuracy or the
-    lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of the channels
-    replace the data set's own. ``warmup`` is a share of all steps.
+    lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of the channels replace
+    the data set's own. ``warmup`` is a share of all steps.
 
     Batches are full: the rows that are left over sit out that epoch, another few in every epoch.
 
@@ -86,12 +88,18 @@ class Recipe:
     def __post_init__(self) -> None:
         for own in fields(self):
             object.__setattr__(self, own.name, _typed(own, getattr(self, own.name)))
-        for name in ("epochs", "batch", "lr", "clip"):
-            if not getattr(self, name) > 0:
+        for name in ("epochs", "batch", "lr", "clip", "factor"):
+            if not getattr(self, name) > 0 or (math.isinf(getattr(self, name)) and name != "clip"):
                 raise ValueError(f"{name} must be above 0; got {getattr(self, name)}.")
         for name in ("weight_decay", "momentum", "validation", "calibration", "select_after", "warmup", "seed"):
-            if not getattr(self, name) >= 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}.")
+        if self.momentum >= 1 or min((*self.milestones, *self.std), default=1) <= 0:
+            got = f"{self.momentum}, {self.milestones}, {self.std}"
+            raise ValueError(f"momentum must be below 1, milestones and std above 0; got {got}.")
+        if self.paper and not any(preset.startswith(f"{self.paper}/") for preset in PRESETS):
+            papers = sorted({preset.partition("/")[0] for preset in PRESETS})
+            raise ValueError(f"paper must be one of {', '.join(papers)}; got {self.paper!r}.")
         if self.warmup >= 1 or self.imbalance < 1:
             raise ValueError(f"warmup must be below 1 and imbalance 1 or more; got {self.warmup} and {self.imbalance}.")
         if self.select != "last" and not (self.validation and self.select_after < self.epochs):
@@ -139,9 +147,10 @@ class Recipe:
 
     def criterion(self, k: int, n: int) -> Criterion:
         """Return the objective for ``k`` classes and ``n`` training rows."""
-        own = self.loss_options or self.penalty
-        preset = None if own else self._preset()
+        preset = self.preset()
         if preset is not None:
+            if self.penalty_options or self.weight != 1:
+                raise ValueError(f"weight and penalty_options must come with a penalty; {preset!r} has its own.")
             return Criterion.preset(preset, k=k, reduction=self.reduction)
         loss, penalty = self.loss, self.penalty or None
         if loss in PENALTIES and loss not in LOSSES and penalty is None:
@@ -156,7 +165,10 @@ class Recipe:
             reduction=self.reduction,
         )
 
-    def _preset(self) -> str | None:
+    def preset(self) -> str | None:
+        """Return the name of the paper's objective, if the loss is a row of its tables and no options replace it."""
+        if self.loss_options or self.penalty:
+            return None
         places = (f"/{self.row}", f"/{self.dataset}-{self.model}", f"/{self.dataset}", "")
         return next((name for end in places if (name := f"{self.paper}/{self.loss}{end}") in PRESETS), None)
 
@@ -190,5 +202,14 @@ def _typed(own: "Field[Any]", value: Any) -> Any:
         return value
     kinds, made = WRITTEN[own.type]
     if not isinstance(value, kinds) or (isinstance(value, bool) and own.type is not bool):
-        raise ValueError(f"{own.name} must be of type {getattr(own.type, '__name__', own.type)}; got {value!r}.")
+        raise ValueError(f"{own.name} must be {_said(own.type)}; got {value!r}.")
+    items = value if isinstance(value, (list, tuple)) else ()
+    if not all(isinstance(item, WRITTEN[get_args(own.type)[0]][0]) for item in items):
+        raise ValueError(f"{own.name} must be {_said(own.type)}; got {value!r}.")
     return made(value)
+
+
+def _said(kind: Any) -> str:
+    names = {Size: "a number", Mapping[str, Any]: "a table of options", tuple[int, ...]: "whole numbers"}
+    names |= {tuple[float, ...]: "numbers"}
+    return names.get(kind, f"of type {getattr(kind, '__name__', kind)}")

@@ -1,24 +1,25 @@
 """Recipes -> runs, one after the other or several at once on one GPU."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from calibrant.datasets.dataset import Dataset
 from calibrant.datasets.finding import load
 from calibrant.training import run
-from calibrant.training.loop import OnEpoch, Training
-from calibrant.training.placement import Placement, ranks
+from calibrant.training.loop import Diverged, OnEpoch, Training
+from calibrant.training.placement import Placement, join_ranks
 from calibrant.training.recipe import Recipe
+from calibrant.training.setup import check_same, fingerprint
 
 WORTH_COMPILING = 20_000  # steps; compiling takes about a minute and saves a fifth of each
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | str,
     folder: str | Path,
     *,
     data: Dataset | str | Path | None = None,
@@ -28,7 +29,7 @@ def train(
     features: bool = False,
     on_epoch: OnEpoch | None = None,
 ) -> run.Run:
-    """Train by a recipe and leave everything in a folder; go on where an earlier process stopped.
+    """Train by a recipe, or its name, and leave everything in a folder; go on where an earlier process stopped.
 
     ``data`` is a data set, or the folder with its files (or $CALIBRANT_DATA). On one GPU a whole step is replayed as a
     CUDA graph, and compiled if the run is long; ``graph`` and ``compiled`` decide otherwise. Under torchrun the ranks
@@ -45,9 +46,17 @@ def train(
         ...     done.test.understood.partition(",")[0], len(done.history)
         ('600 rows x 10 classes', 2)
     """
-    options = {"device": device, "graph": graph, "compiled": compiled, "features": features}
+    known = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     told = {} if on_epoch is None else {Path(folder): on_epoch}
-    return together({Path(folder): recipe}, data=data, on_epoch=told, **options)[0]  # type: ignore[arg-type]
+    return together(
+        {Path(folder): known},
+        data=data,
+        device=device,
+        graph=graph,
+        compiled=compiled,
+        features=features,
+        on_epoch=told,
+    )[0]
 
 
 def together(
@@ -65,62 +74,108 @@ def together(
     On a GPU they take turns on streams of their own, which fills it where one small network cannot (more than eight at
     once need the environment's CUDA_DEVICE_MAX_CONNECTIONS=32); elsewhere they come one after the other. Each ends
     with the numbers that it would have alone, but for the rounding of a GPU, and but for dropout, which on a GPU draws
-    from one source for all.
+    from one source for all. A run that diverges is said at the end, when the others are done.
     """
+    places = {Path(folder).resolve() for folder in recipes}
+    if len(places) < len(recipes):
+        raise ValueError("recipes must have a folder each; two of them name the same one.")
+    join_ranks()
+    place = device if isinstance(device, Placement) else Placement(device)
+    sources = _Sources(data)
     done: dict[Path, run.Run] = {}
-    loaded: dict[str, Dataset] = {}
-    with ranks(), left_as_found():
-        place = device if isinstance(device, Placement) else Placement(device)
-        waiting: list[tuple[Path, Training, AbstractContextManager[Any]]] = []
+    failed: list[str] = []
+    with left_as_found(), ExitStack() as stack:
+        if place.device.type == "cuda":
+            stack.enter_context(torch.cuda.device(place.device))
+        lanes: list[_Lane] = []
         for folder, recipe in recipes.items():
-            if (found := _finished(folder, recipe)) is not None:
+            if (found := _finished(folder, recipe, data, features=features)) is not None:
                 done[folder] = found
                 continue
-            key = f"{recipe.dataset}{sorted(recipe.dataset_options.items())}"
-            if not isinstance(data, Dataset) and key not in loaded:
-                loaded[key] = load(recipe.dataset, None if data is None else Path(data), recipe.dataset_options)
-            source = data if isinstance(data, Dataset) else loaded[key]
-            stream = torch.cuda.Stream() if place.device.type == "cuda" else None
-            lane: AbstractContextManager[Any] = nullcontext() if stream is None else torch.cuda.stream(stream)
-            with lane:
-                training = Training(
-                    recipe,
-                    source,
-                    folder,
-                    place,
-                    graph=graph,
-                    compiled=_worth(recipe, source, place) if compiled is None else compiled,
-                    features=features,
-                    on_epoch=(on_epoch or {}).get(folder),
-                )
-            folder.mkdir(parents=True, exist_ok=True)  # now that nothing speaks against the run
-            waiting.append((folder, training, lane))
-        for folder, training in _interleaved(waiting, at_once=place.device.type == "cuda"):
-            done[folder] = training.finish()
+            source = sources.of(recipe)
+            recipe.criterion(source.k, len(source.train))  # a wrong objective is said before any run begins
+            begin = partial(
+                Training,
+                recipe,
+                source,
+                folder,
+                place,
+                graph=graph,
+                compiled=_worth(recipe, source, place) if compiled is None else compiled,
+                features=features,
+                on_epoch=(on_epoch or {}).get(folder),
+            )
+            lanes.append(_Lane(folder, begin, place))
+        at_once = place.device.type == "cuda"
+        going = list(lanes)
+        while going:
+            for lane in list(going if at_once else going[:1]):
+                try:
+                    lane.advance()
+                except Diverged as error:
+                    failed.append(str(error))
+                if lane.finished is not None or lane.over:
+                    going.remove(lane)
+        done |= {lane.folder: lane.finished for lane in lanes if lane.finished is not None}
+    if failed:
+        others = f" The other {len(done)} are done." if done else ""
+        raise Diverged(" ".join(failed) + others)
     return [done[folder] for folder in recipes]
 
 
-def _interleaved(
-    waiting: list[tuple[Path, Training, AbstractContextManager[Any]]], *, at_once: bool
-) -> Iterator[tuple[Path, Training]]:
-    """Step through all, in turns or one by one; yield each, within its stream, when it is trained."""
-    going = [(training.steps(), folder, training, lane) for folder, training, lane in waiting]
-    while going:
-        for each in list(going if at_once else going[:1]):
-            steps, folder, training, lane = each
-            with lane:
-                if next(steps, "trained") == "trained":
-                    going.remove(each)
-                    yield folder, training
+class _Lane:
+    """One run among others: its place on the disk, and on a GPU a stream of its own."""
+
+    def __init__(self, folder: Path, begin: Callable[[], Training], place: Placement) -> None:
+        self.folder, self.begin, self.place = folder, begin, place
+        self.stream = torch.cuda.Stream() if place.device.type == "cuda" else None
+        self.turns: Iterator[None] | None = None
+        self.finished: run.Run | None = None
+        self.over = False
+
+    def advance(self) -> None:
+        """Go on to the next point where another run may have its turn."""
+        self.turns = self._turns() if self.turns is None else self.turns
+        with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+            try:
+                next(self.turns)
+            except StopIteration:
+                self.over = True
+            except BaseException:
+                self.over = True
+                raise
+
+    def _turns(self) -> Iterator[None]:
+        training = self.begin()
+        # now that nothing speaks against the run; the first rank writes for all
+        with run.held(self.folder) if self.place.rank == 0 else nullcontext():
+            yield from training.steps()
+            self.finished = training.finish()
 
 
-def _finished(folder: Path, recipe: Recipe) -> run.Run | None:
+class _Sources:
+    """Data sets by recipe, each read once."""
+
+    def __init__(self, data: Dataset | str | Path | None) -> None:
+        self.data, self.read = data, dict[str, Dataset]()
+
+    def of(self, recipe: Recipe) -> Dataset:
+        """Return the data set of a recipe."""
+        if isinstance(self.data, Dataset):
+            return self.data
+        key = f"{recipe.dataset}{sorted(recipe.dataset_options.items())}"
+        if key not in self.read:
+            self.read[key] = load(recipe.dataset, self.data, recipe.dataset_options)
+        return self.read[key]
+
+
+def _finished(folder: Path, recipe: Recipe, data: Dataset | str | Path | None, *, features: bool) -> run.Run | None:
+    """Return the run that is there already; one without the features that are asked for now is not."""
     if not (folder / run.FACTS).is_file():
         return None
     found = run.Run.read(folder)
-    if not found.recipe.same(recipe):
-        raise ValueError(f"{folder} holds a run of another recipe; name another folder, or remove it.")
-    return found
+    check_same(folder, found.facts, recipe, fingerprint(data) if isinstance(data, Dataset) else None)
+    return found if found.facts["features"] or not features else None
 
 
 def _worth(recipe: Recipe, data: Dataset, place: Placement) -> bool:

@@ -1,5 +1,10 @@
 """A recipe and a data set -> the parts, the shape of the inputs, and the optimiser."""
 
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +20,8 @@ def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Te
 
     Held-out rows are taken before the rest is made imbalanced, so that they keep every class as it was.
     """
+    if data.name != recipe.dataset:
+        raise ValueError(f"data must be the recipe's data set, {recipe.dataset!r}; got {data.name!r}.")
     if not len(data.train):
         raise ValueError(f"dataset {data.name!r} has no rows to train on; use it to test.")
     every = torch.arange(len(data.test))
@@ -30,8 +37,32 @@ def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Te
     if recipe.imbalance > 1:
         train = train[splits.imbalanced(data.train.labels[train], float(recipe.imbalance), seed=SPLIT)]
     rows |= held | {"train": train}
+    for name in ("train", "test"):
+        if not len(rows[name]):
+            raise ValueError(f"validation and calibration must leave rows to {name} on; they leave none.")
     from_test = {"test", "validation"} if recipe.validation_from == "test" else {"test"}
     return {name: (data.test if name in from_test else data.train).take(some) for name, some in rows.items()}, rows
+
+
+def fingerprint(data: Dataset) -> str:
+    """Return a short name for what is in a data set: its labels, and its inputs or the names of their files."""
+    seen = blake2b(digest_size=12)
+    for part in (data.train, data.test):
+        seen.update(part.labels.numpy().tobytes())
+        if isinstance(part.inputs, Tensor):
+            seen.update(part.inputs.contiguous().numpy().data)
+        else:
+            seen.update("\n".join(path.name for path in part.inputs.files).encode())
+    return seen.hexdigest()
+
+
+def check_same(folder: Path, facts: Mapping[str, Any], recipe: Recipe, data: str | None) -> None:
+    """Refuse to go on in a folder with another recipe, or other data."""
+    other = "recipe" if not Recipe.from_data(facts["recipe"]).same(recipe) else ""
+    if data is not None and facts.get("data") != data:
+        other = other or "data set"
+    if other:
+        raise ValueError(f"{folder} holds a run of another {other}; name another folder, or remove it.")
 
 
 def shape_of(data: Dataset) -> dict[str, int]:

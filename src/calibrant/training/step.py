@@ -1,6 +1,7 @@
 """One optimisation step after another, nothing of it on the host: eager, or replayed as one CUDA graph."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from calibrant.training.feed import Feed
 from calibrant.training.placement import Placement
 
 OPTIONS: dict[str, Any] = {"combo_kernels": True}
+RECOMPILED = 64  # kinds of model and objective that one process may compile; torch gives up after 8
 WARM = 3  # steps before a capture: libraries choose their kernels, the optimiser makes its state
 
 
@@ -76,7 +78,8 @@ class Step:
     def __call__(self) -> None:
         """Take the next step; on a GPU this returns before it is taken."""
         if self.replay is None:
-            self._body()
+            with torch._dynamo.config.patch(recompile_limit=RECOMPILED) if self.compiled else nullcontext():
+                self._body()
         else:
             self.replay.replay()
 
@@ -95,7 +98,7 @@ class Step:
         # ranks average their gradients, which of a sum over the batch leaves a part
         self.placement.backward(value * self.placement.world if summed else value)
         if learner.clip != float("inf"):
-            nn.utils.clip_grad_norm_(learner.model.parameters(), learner.clip)
+            self.placement.clip(learner.taking_part, learner.optimiser, learner.clip)
         learner.optimiser.step()
         with torch.no_grad():
             mean = value.detach() / len(rows) if summed else value.detach()
@@ -109,7 +112,7 @@ class Step:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM):
-                self._body()
+                self()
                 self.at.zero_()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -141,5 +144,4 @@ def compiled_step() -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     Kernels that do not depend on each other, such as the casts of the weights, are launched as one.
     """
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     return tuple(torch.compile(part, dynamic=False, options=OPTIONS) for part in (forward, objective))  # type: ignore[return-value]

@@ -74,10 +74,16 @@ def test_the_report_reads_records_and_computes_nothing():
 
 
 @pytest.mark.parametrize(
-    "statement", ["import calibrant", "import calibrant as cb; cb.Predictions; cb.registry.METRICS['brier']"]
+    "statement",
+    [
+        "import calibrant",
+        "import calibrant as cb; cb.Predictions; cb.registry.METRICS['brier']",
+        "import calibrant.cli",
+    ],
 )
 def test_importing_stays_light(statement):
-    heavy = "{'matplotlib', 'sklearn', 'lightning', 'ray', 'pandas', 'jinja2', 'torchmetrics', 'transformers'}"
+    heavy = {"matplotlib", "sklearn", "lightning", "ray", "pandas", "jinja2", "torchmetrics", "transformers"}
+    heavy |= {"PIL", "timm", "torch._dynamo"}
     code = f"{statement}; import sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

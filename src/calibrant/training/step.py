@@ -1,13 +1,12 @@
 """One optimisation step after another, nothing of it on the host: eager, or replayed as one CUDA graph."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-import torch._dynamo.config
 from torch import Tensor, nn
 
 from calibrant.criterion import Criterion
@@ -78,7 +77,7 @@ class Step:
     def __call__(self) -> None:
         """Take the next step; on a GPU this returns before it is taken."""
         if self.replay is None:
-            with torch._dynamo.config.patch(recompile_limit=RECOMPILED) if self.compiled else nullcontext():
+            with compiling() if self.compiled else nullcontext():
                 self._body()
         else:
             self.replay.replay()
@@ -136,6 +135,13 @@ def forward(
 def objective(criterion: Criterion, logits: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number to differentiate, and how many answers are right."""
     return criterion(logits, labels, rows), (logits.detach().argmax(1) == labels).sum().double()
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """Let torch compile for more kinds of model and objective than it does otherwise."""
+    import torch._dynamo.config  # takes a second, so not before it is needed
+
+    return torch._dynamo.config.patch(recompile_limit=RECOMPILED)
 
 
 @cache

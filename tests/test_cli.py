@@ -65,9 +65,10 @@ def test_json_holds_the_records_and_nothing_else_on_stdout(folder):
         (["nonsense<1"], 2, "gate must name a metric of the audit"),
     ],
 )
-def test_a_gate_decides_the_exit_code(folder, rules, code, said):
-    done = run("audit", "preds.npz", *(part for rule in rules for part in ("--gate", rule)), cwd=folder)
-    assert done.returncode == code
+def test_a_gate_decides_the_exit_code(folder, rules, code, said, monkeypatch, capsys):
+    flags = [part for rule in rules for part in ("--gate", rule)]
+    done = in_process(monkeypatch, capsys, folder, "audit", "preds.npz", *flags)
+    assert (done.returncode or 0) == code
     assert said in done.stdout + done.stderr
 
 
@@ -90,8 +91,8 @@ def test_a_gate_decides_the_exit_code(folder, rules, code, said):
         (["methods", "nonsense"], "kind must be one of score, metric,"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(folder, arguments, said):
-    done = run(*arguments, cwd=folder)
+def test_bad_input_gets_one_sentence_and_exit_code_2(folder, arguments, said, monkeypatch, capsys):
+    done = in_process(monkeypatch, capsys, folder, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("calibrant: ")

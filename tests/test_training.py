@@ -219,7 +219,7 @@ def test_two_ranks_that_share_each_batch_learn_what_one_process_learns(command, 
 
 
 def test_rows_are_held_out_before_the_rest_is_made_uneven(tmp_path):
-    run = train(SMALL.changed({"epochs": 1, "imbalance": 10.0}), tmp_path, device="cpu")
+    run = train(SMALL.changed({"epochs": 1, "imbalance_factor": 10.0}), tmp_path, device="cpu")
     assert run.facts["rows"]["train"] < 500
     counts = run.validation.labels.bincount(minlength=10)
     assert counts.min() > 15

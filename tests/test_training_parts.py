@@ -171,7 +171,7 @@ BAD = [
     ({"seed": True}, "seed must be of type int; got True."),
     ({"lr": math.nan}, "lr must be above 0; got nan."),
     ({"schedule": "step"}, "schedule must be constant or multistep or cosine or linear; got 'step'."),
-    ({"warmup": 1.0}, "warmup must be below 1 and imbalance 1 or more; got 1.0 and 1.0."),
+    ({"warmup": 1.0}, "warmup must be below 1 and imbalance_factor 1 or more; got 1.0 and 1.0."),
     ({"validation": -1}, "validation must be 0 or more; got -1."),
     ({"select": "loss", "validation": 0}, "select='loss' needs a validation set"),
     ({"select": "loss", "select_after": 10}, "select='loss' needs a validation set and an epoch to choose from"),

@@ -34,11 +34,11 @@ class Recipe:
     ``paper`` and ``row`` choose among the objectives of `calibrant.presets`: with the paper "seca-paper" the loss
     "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given; a loss that is no row of
     the paper has the package's defaults. ``validation`` and ``calibration`` are numbers of rows, or shares of them,
-    taken from the training set (or the validation set from the test set, as some protocols do). With ``imbalance`` IF,
-    class c of k keeps the share IF^(-c / (k - 1)) of the rows of the largest class, rounded down, of what is left to
-    train on. ``select`` says which epoch's weights are kept: the last, or the first with the best accuracy or the
-    lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of the channels replace
-    the data set's own. ``warmup`` is a share of all steps.
+    taken from the training set (or the validation set from the test set, as some protocols do). With an
+    ``imbalance_factor`` IF, class c of k keeps the share IF^(-c / (k - 1)) of the rows of the largest class, rounded
+    down, of what is left to train on. ``select`` says which epoch's weights are kept: the last, or the first with the
+    best accuracy or the lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of
+    the channels replace the data set's own. ``warmup`` is a share of all steps.
 
     Batches are full: the rows that are left over sit out that epoch, another few in every epoch.
 
@@ -80,7 +80,7 @@ class Recipe:
     validation: Size = 0.1
     validation_from: Literal["train", "test"] = "train"
     calibration: Size = 0
-    imbalance: float = 1.0
+    imbalance_factor: float = 1.0
     select: Literal["last", "accuracy", "loss"] = "last"
     select_after: int = 0
     seed: int = 0
@@ -100,8 +100,10 @@ class Recipe:
         if self.paper and not any(preset.startswith(f"{self.paper}/") for preset in PRESETS):
             papers = sorted({preset.partition("/")[0] for preset in PRESETS})
             raise ValueError(f"paper must be one of {', '.join(papers)}; got {self.paper!r}.")
-        if self.warmup >= 1 or self.imbalance < 1:
-            raise ValueError(f"warmup must be below 1 and imbalance 1 or more; got {self.warmup} and {self.imbalance}.")
+        if self.warmup >= 1 or self.imbalance_factor < 1:
+            raise ValueError(
+                f"warmup must be below 1 and imbalance_factor 1 or more; got {self.warmup} and {self.imbalance_factor}."
+            )
         if self.select != "last" and not (self.validation and self.select_after < self.epochs):
             raise ValueError(
                 f"select={self.select!r} needs a validation set and an epoch to choose from; got validation "

@@ -1,7 +1,7 @@
 """Recipes -> runs, one after the other or several at once on one GPU."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -84,9 +84,8 @@ def together(
     sources = _Sources(data)
     done: dict[Path, run.Run] = {}
     failed: list[str] = []
-    with left_as_found(), ExitStack() as stack:
-        if place.device.type == "cuda":
-            stack.enter_context(torch.cuda.device(place.device))
+    at_once = place.device.type == "cuda"
+    with left_as_found(), torch.cuda.device(place.device) if at_once else nullcontext():
         lanes: list[_Lane] = []
         for folder, recipe in recipes.items():
             if (found := _finished(folder, recipe, data, features=features)) is not None:
@@ -106,7 +105,6 @@ def together(
                 on_epoch=(on_epoch or {}).get(folder),
             )
             lanes.append(_Lane(folder, begin, place))
-        at_once = place.device.type == "cuda"
         going = list(lanes)
         while going:
             for lane in list(going if at_once else going[:1]):
@@ -114,7 +112,7 @@ def together(
                     lane.advance()
                 except Diverged as error:
                     failed.append(str(error))
-                if lane.finished is not None or lane.over:
+                if lane.over:
                     going.remove(lane)
         done |= {lane.folder: lane.finished for lane in lanes if lane.finished is not None}
     if failed:
@@ -129,21 +127,15 @@ class _Lane:
     def __init__(self, folder: Path, begin: Callable[[], Training], place: Placement) -> None:
         self.folder, self.begin, self.place = folder, begin, place
         self.stream = torch.cuda.Stream() if place.device.type == "cuda" else None
-        self.turns: Iterator[None] | None = None
+        self.turns = self._turns()
         self.finished: run.Run | None = None
         self.over = False
 
     def advance(self) -> None:
         """Go on to the next point where another run may have its turn."""
-        self.turns = self._turns() if self.turns is None else self.turns
+        self.over = True  # if this turn fails
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
-            try:
-                next(self.turns)
-            except StopIteration:
-                self.over = True
-            except BaseException:
-                self.over = True
-                raise
+            self.over = next(self.turns, self) is self
 
     def _turns(self) -> Iterator[None]:
         training = self.begin()

@@ -34,8 +34,8 @@ def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Te
         sizes = {"validation": recipe.validation, **sizes}
     held = splits.split(data.train.labels, sizes, seed=SPLIT)
     train = held.pop("rest")
-    if recipe.imbalance > 1:
-        train = train[splits.imbalanced(data.train.labels[train], float(recipe.imbalance), seed=SPLIT)]
+    if recipe.imbalance_factor > 1:
+        train = train[splits.imbalanced(data.train.labels[train], float(recipe.imbalance_factor), seed=SPLIT)]
     rows |= held | {"train": train}
     for name in ("train", "test"):
         if not len(rows[name]):

@@ -165,6 +165,20 @@ def test_glass_disorders_more_in_two_rounds_than_in_one_and_blurs_more_within(ph
     assert edges[3] > edges[4]
 
 
+def test_glass_loses_more_of_the_detail_of_an_image_with_severity(photographs):
+    """Detail lost: 1 less the regression of the corrupted image's differences of neighbours on those of the clean one."""
+
+    def detail(images):
+        x = images.double()
+        return torch.cat([(x[..., 1:, :] - x[..., :-1, :]).flatten(1), (x[..., 1:] - x[..., :-1]).flatten(1)], 1)
+
+    clean = detail(photographs)
+    left = [detail(corrupt(photographs, "glass_blur", severity)) for severity in range(1, 6)]
+    lost = [float((1 - (clean * each).sum(1) / (clean**2).sum(1).clamp(min=1e-9)).mean()) for each in left]
+    assert lost == sorted(lost)  # the blurs of severities 1 and 2 are too narrow to matter: they may be equal
+    assert lost[4] > lost[0] + 0.2
+
+
 def test_the_wobble_beyond_an_affine_map_grows_with_severity():
     ramp = (8 * torch.arange(32)).to(torch.uint8).expand(60, 1, 32, 32)  # a pixel's value says which column it was
     y, x = np.mgrid[10:22, 10:22].reshape(2, -1)

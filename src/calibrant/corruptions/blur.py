@@ -59,7 +59,8 @@ def glass_blur(images: Tensor, severity: int, *, generator: torch.Generator | No
 
     The benchmark's program goes through the pixels one by one and is written as if it swapped them, but its statement
     copies. What is done here is the same where d is 1, and differs little where it is more. At 32 pixels severities 3
-    and 5 are nearer to the clean image, by mean squared difference, than 2 and 4: their blur hides the disorder.
+    and 5 are nearer to the clean image, by mean squared difference, than 2 and 4: their blur hides the disorder. More
+    and more of the detail, the differences between neighbouring pixels, is lost all the same.
 
     Reference: Hendrycks & Dietterich, ICLR 2019.
     """

@@ -166,7 +166,7 @@ def test_glass_disorders_more_in_two_rounds_than_in_one_and_blurs_more_within(ph
 
 
 def test_glass_loses_more_of_the_detail_of_an_image_with_severity(photographs):
-    """Detail lost: 1 less the regression of the corrupted image's differences of neighbours on those of the clean one."""
+    """Detail lost: 1 less the regression of the differences of neighbours on those of the clean image."""
 
     def detail(images):
         x = images.double()

@@ -63,7 +63,7 @@ def collect(
     here = torch.device(device) if device is not None else _device_of(model)
     kept: list[tuple[Tensor, ...]] = []
     rows = 0
-    with _evaluating(model, here), _inputs_of(model, features) as seen, torch.no_grad():
+    with evaluating(model, here), _inputs_of(model, features) as seen, torch.no_grad():
         for batch in loader:
             inputs, labels = _parted(batch)
             seen.clear()
@@ -130,7 +130,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Switch to eval mode, and back layer by layer: some may have been in it already."""
     modes = [(layer, layer.training) for layer in model.modules()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):  # a loader draws its seed from torch's

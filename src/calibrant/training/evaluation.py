@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibrant.collecting import evaluating
 from calibrant.criterion import Criterion
 from calibrant.distributed import joined
 from calibrant.training.feed import Feed
@@ -23,16 +24,11 @@ def logits_of(
     if not len(feed):
         raise ValueError("rows must be there to evaluate; got none.")
     rows = torch.arange(len(feed), device=place.device)[place.share(len(feed))]
-    modes = [(layer, layer.training) for layer in model.modules()]
-    model.eval()
     found: list[tuple[Tensor, Tensor]] = []
-    try:
+    with evaluating(model, place.device):
         for inputs in feed.batches(BATCH, rows):
             hidden = model.features(inputs)  # type: ignore[operator]
             found.append((model.head(hidden), hidden))  # type: ignore[operator]
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
     logits, hidden = (torch.cat(parts).float() for parts in zip(*found, strict=True))
     return joined(logits), joined(hidden) if features else None
 

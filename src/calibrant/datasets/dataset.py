@@ -1,6 +1,8 @@
 """What every reader gives: training rows and test rows, as images or tokens, with labels and the names of classes."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -81,6 +83,18 @@ class Dataset:
     def k(self) -> int:
         """The number of classes."""
         return len(self.classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short name for what is in it: the labels, and the inputs or the names of their files."""
+        seen = blake2b(digest_size=12)
+        for part in (self.train, self.test):
+            seen.update(part.labels.numpy().tobytes())
+            if isinstance(part.inputs, Tensor):
+                seen.update(part.inputs.contiguous().numpy().data)
+            else:
+                seen.update("\n".join(path.name for path in part.inputs.files).encode())
+        return seen.hexdigest()
 
 
 def _described(values: Tensor) -> str:

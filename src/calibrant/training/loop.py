@@ -21,7 +21,7 @@ from calibrant.training.keeping import Epoch, kept
 from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
 from calibrant.training.schedules import rates
-from calibrant.training.setup import check_same, device_name, fingerprint, optimiser_of, parted, shape_of
+from calibrant.training.setup import check_same, device_name, optimiser_of, parted, shape_of
 from calibrant.training.step import Learner, Step
 
 SHOWN = {"accuracy": "accuracy", "nll": "nll", "ece": "top_label_ece"}
@@ -57,7 +57,7 @@ class Training:
         self.recipe, self.folder, self.place, self.features = recipe, folder, place, features
         self.on_epoch = on_epoch or (lambda epoch: None)
         self.parts, self.rows = parted(recipe, data)
-        self.data = fingerprint(data)
+        self.data = data.fingerprint
         mean, std = recipe.mean or data.mean, recipe.std or data.std
         self.feeds = {name: Feed(part, place.device, mean=mean, std=std) for name, part in self.parts.items()}
         self.shape = {"k": data.k, **shape_of(data), "seed": recipe.seed}

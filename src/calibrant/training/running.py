@@ -13,7 +13,7 @@ from calibrant.training import run
 from calibrant.training.loop import Diverged, OnEpoch, Training
 from calibrant.training.placement import Placement, join_ranks
 from calibrant.training.recipe import Recipe
-from calibrant.training.setup import check_same, fingerprint
+from calibrant.training.setup import check_same
 
 WORTH_COMPILING = 20_000  # steps; compiling takes about a minute and saves a fifth of each
 
@@ -166,7 +166,7 @@ def _finished(folder: Path, recipe: Recipe, data: Dataset | str | Path | None, *
     if not (folder / run.FACTS).is_file():
         return None
     found = run.Run.read(folder)
-    check_same(folder, found.facts, recipe, fingerprint(data) if isinstance(data, Dataset) else None)
+    check_same(folder, found.facts, recipe, data.fingerprint if isinstance(data, Dataset) else None)
     return found if found.facts["features"] or not features else None
 
 

@@ -1,7 +1,6 @@
 """A recipe and a data set -> the parts, the shape of the inputs, and the optimiser."""
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +41,6 @@ def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Te
             raise ValueError(f"validation and calibration must leave rows to {name} on; they leave none.")
     from_test = {"test", "validation"} if recipe.validation_from == "test" else {"test"}
     return {name: (data.test if name in from_test else data.train).take(some) for name, some in rows.items()}, rows
-
-
-def fingerprint(data: Dataset) -> str:
-    """Return a short name for what is in a data set: its labels, and its inputs or the names of their files."""
-    seen = blake2b(digest_size=12)
-    for part in (data.train, data.test):
-        seen.update(part.labels.numpy().tobytes())
-        if isinstance(part.inputs, Tensor):
-            seen.update(part.inputs.contiguous().numpy().data)
-        else:
-            seen.update("\n".join(path.name for path in part.inputs.files).encode())
-    return seen.hexdigest()
 
 
 def check_same(folder: Path, facts: Mapping[str, Any], recipe: Recipe, data: str | None) -> None:

@@ -60,31 +60,49 @@ def collect(
         >>> found.logits.shape, found.features.shape, model.training
         (torch.Size([40, 3]), torch.Size([40, 4]), True)
     """
-    here = torch.device(device) if device is not None else _device_of(model)
+    here = torch.device(device) if device is not None else device_of(model)
     kept: list[tuple[Tensor, ...]] = []
     rows = 0
     with evaluating(model, here), _inputs_of(model, features) as seen, torch.no_grad():
-        for batch in loader:
-            inputs, labels = _parted(batch)
+        for inputs, labels in batches(loader, here):
             seen.clear()
-            kept.append(_step(model, _moved(inputs, here), check.tensor(labels, "labels").cpu().clone()))
+            kept.append(_step(model, inputs, labels))
             if features is not None:
                 kept[-1] += (_layer_input(seen, features, len(kept[-1][0])),)
             rows += len(kept[-1][0])
             if on_step is not None:
                 on_step(f"{count(rows)} rows")
-    if not kept:
-        raise ValueError("loader must give at least one batch; it gave none. Was it a generator that is used up?")
     return Collected(*(_joined(parts) for parts in zip(*kept, strict=True)))
 
 
-def _step(model: nn.Module, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Tensor]]:
+    """Give inputs, on the device, and labels, on the CPU, of each batch; a loader that gives none is refused."""
+    empty = True
+    for batch in loader:
+        empty = False
+        inputs, labels = _parted(batch)
+        yield _moved(inputs, device), check.tensor(labels, "labels").cpu().clone()
+    if empty:
+        raise ValueError("loader must give at least one batch; it gave none. Was it a generator that is used up?")
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Return what a model makes of a tensor, a tuple of positional arguments or a dict of named ones."""
     if isinstance(inputs, Mapping):
-        logits = _logits(model(**inputs))
-    else:
-        logits = _logits(model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs))
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def logits_of(model: nn.Module, inputs: Any) -> Tensor:
+    """Return the logits of a batch, of shape (n, k) or (n,), however the model wraps them."""
+    logits = _logits(called(model, inputs))
     if logits.ndim not in (1, 2):
         raise ValueError(f"model must return logits of shape (n, k) or (n,); got {tuple(logits.shape)}.")
+    return logits
+
+
+def _step(model: nn.Module, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+    logits = logits_of(model, inputs)
     if labels.ndim == 0 or len(labels) != len(logits):
         shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"model must return a row for each label; got {shapes}.")
@@ -124,7 +142,8 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _device_of(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Say where a model's first parameter is."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from calibrant.calibrators.calling import checked
 from calibrant.calibrators.order import argmax_kept
 from calibrant.calibrators.rows import Rows
 from calibrant.facts import from_logits
-from calibrant.nouns import Features, widened
+from calibrant.nouns import Features
 from calibrant.predictions import Predictions
 from calibrant.records import versions
 from calibrant.registry import CALIBRATORS
@@ -152,27 +153,7 @@ class Calibrator(nn.Module):
         return predictions.calibrated(logits, self.fitted.rows)
 
     def _read(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim not in (1, 2):
-            got = (
-                f"{logits.dtype} of shape {tuple(logits.shape)}" if hasattr(logits, "dtype") else type(logits).__name__
-            )
-            raise TypeError(f"logits must be a floating point tensor of shape (n, {self.fitted.k}); got {got}.")
-        z = widened(logits)
-        if z.ndim == 1 or z.shape[1] == 1:
-            z = torch.stack([torch.zeros_like(z.reshape(-1)), z.reshape(-1)], 1)
-        if z.shape[1] != self.fitted.k:
-            raise ValueError(f"logits must have {self.fitted.k} columns, as when fitted; got {tuple(logits.shape)}.")
-        if self.needs_features and features is None:
-            raise ValueError(f"features must be given: {self.name} was fitted on them. Call cal(logits, features).")
-        if features is not None and (features.ndim != 2 or features.shape[0] != logits.shape[0]):
-            raise ValueError(f"features must have shape ({logits.shape[0]}, d); got {tuple(features.shape)}.")
-        home = next((value.device for value in self.buffers() if value.ndim), z.device)
-        if home != z.device:
-            raise ValueError(f"logits must be on {home}, where the calibrator is; got {z.device}. Call cal.to(device).")
-        if not torch.compiler.is_compiling() and not bool(z.isfinite().all()):
-            bad = ~z.isfinite().all(1)
-            raise ValueError(f"logits must be finite; {int(bad.sum())} of {len(bad)} rows are not.")
-        return z
+        return checked(self, self.name, self.fitted.k, logits, features, needs=self.needs_features)
 
     def __repr__(self) -> str:
         fit = self.fitted

@@ -1,0 +1,109 @@
+"""A trust predictor that learned: a head, what it sees of a row, and its confidence."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from calibrant.calibrators.features import of_call, of_fit
+from calibrant.calibrators.rows import Rows
+from calibrant.trust.heads import Kind, check_kind, prepared, z_of
+from calibrant.trust.learning import Loss, Task, anchored, bare
+from calibrant.trust.own_scores import log_odds, own_scores
+from calibrant.trust.predictor import TrustFit, TrustPredictor
+
+Made = TypeVar("Made", bound="Learned")
+
+
+class Learned(TrustPredictor):
+    r"""Confidence :math:`\sigma(z)` of a head on the classifier's own scores and its features.
+
+    Fit it on held-out rows: on the rows that the classifier was trained on almost every answer is right. A subclass
+    names its ``loss``, a function of (z, target): its ``fit`` ends with ``cls.learned(rows, loss, ...)``.
+    """
+
+    loss: Callable[..., Tensor]
+
+    @classmethod
+    def learned(  # what a fit may choose
+        cls: "type[Made]",
+        rows: Rows,
+        loss: Loss,
+        options: Mapping[str, Any],
+        *,
+        head: Kind,
+        anchor: bool,
+        seed: int,
+        target: Tensor | None = None,
+        scale_ridge: float = 1e-3,
+    ) -> Made:
+        """Learn a head by a loss of (z, target); the target is 1 for right rows and 0 for wrong ones if none is given.
+
+        Features are used if the rows have them. Without an anchor there must be some. ``scale_ridge`` holds the scale
+        of the anchor at 1; a loss that would have it endless needs more.
+        """
+        check_kind(head)
+        wrong = int((~rows.correct).sum())
+        if not 0 < wrong < rows.n:
+            said = "right" if wrong == 0 else "wrong"
+            raise ValueError(
+                f"labels must leave some answers right and some wrong; all {rows.n} are {said}, and nothing can be "
+                "learned from that. Fit on rows that the classifier was not trained on."
+            )
+        odds, columns, own = _seen(rows, anchor=anchor)
+        truth = rows.correct.double() if target is None else target
+        # ConfidNet's network is trained where the features are, in float32; the rest in float64 on the CPU
+        place = rows.predictions.features.device if rows.predictions.has_features and head == "mlp" else "cpu"
+        odds, columns, truth = (x.to(place, torch.float32 if head == "mlp" else None) for x in (odds, columns, truth))
+        task = Task(odds, columns, truth, rows.correct.to(place), loss, head, scale_ridge, seed)
+        found = anchored(task, own) if anchor else bare(task)
+        with_features = not anchor or found.chosen.width > own
+        settings = {**options, "head": head, "anchor": anchor, "seed": seed}
+        settings |= {"features": with_features, "sees": found.chosen.says, "width": found.chosen.width}
+        fit = TrustFit(
+            rows.n,
+            rows.k,
+            wrong,
+            (rows.predictions.fingerprint,),
+            time.perf_counter() - rows.began,
+            found.auroc,
+            found.spread,
+            found.notes,
+        )
+        return cls({name: value.cpu() for name, value in found.net.items()}, settings, fit)
+
+    def z(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the head's number of each row of (n, k) logits, trusted above 0."""
+        net = dict(self.named_buffers())
+        odds = log_odds(logits)
+        columns = own_scores(logits) if self.settings["anchor"] else odds.new_empty(len(odds), 0)
+        if self.needs_features:
+            d = self.settings["width"] - columns.shape[1]
+            columns = torch.cat([columns, of_call(features, d, odds)], 1)
+        return z_of(odds, prepared(columns[:, : self.settings["width"]], net), net, self.settings["head"])
+
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Return the confidence of each row."""
+        return self.z(logits, features).double().sigmoid()
+
+    def words(self) -> str:
+        """Say what the head sees and how it ranks."""
+        base, own = self.fitted.auroc
+        told = f"{self.settings['head'].replace('_', ' ')} head on {self.settings['sees']}"
+        if own == own:  # NaN: not measured
+            told += f"; AUROC on unseen rows {own:.4f}, max-softmax {base:.4f}"
+        return told
+
+
+def _seen(rows: Rows, *, anchor: bool) -> tuple[Tensor, Tensor, int]:
+    """Return log odds, the columns that a head may see, and how many of them are the classifier's own scores."""
+    logits = rows.logits
+    columns = own_scores(logits) if anchor else logits[:, :0]
+    own = columns.shape[1]
+    if rows.predictions.has_features:
+        columns = torch.cat([columns, of_fit(rows)], 1)
+    elif not anchor:
+        raise ValueError("features must be given with anchor=False: such a head sees nothing else.")
+    return log_odds(logits), columns, own

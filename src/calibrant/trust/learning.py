@@ -1,0 +1,183 @@
+"""Rows and a loss -> a head: how much it may look at is decided on rows that it has not seen."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.nouns import Vector
+from calibrant.trust.heads import Kind, Net, learnable, prepared, started, z_of
+from calibrant.trust.placements import paired_auroc
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # z, target -> a loss a row
+
+FOLDS = 5
+RIDGES = (1.0, 0.1, 0.01)  # on the weights of standardised columns, of the mean loss
+BARE_RIDGE = 1e-4  # without an anchor
+SURE = 1.64  # standard errors by which a head must rank better than max-softmax to be preferred
+FEW = 20  # right or wrong rows below which nothing but the anchor is fitted
+EPOCHS, BATCH, DECAY = 30, 128, 1e-2  # of the mlp
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a head learns from (log odds, columns, targets, whether each answer was right), and how."""
+
+    odds: Tensor
+    columns: Tensor
+    target: Tensor
+    right: Tensor
+    loss: Loss
+    kind: Kind
+    scale_ridge: float  # on the logarithm of the anchor's scale: without it a separable problem has no optimum
+    seed: int
+
+    def take(self, rows: Tensor) -> "Task":
+        """Return some of the rows."""
+        parts = {name: getattr(self, name)[rows] for name in ("odds", "columns", "target", "right")}
+        return replace(self, **parts)
+
+    def narrowed(self, width: int) -> "Task":
+        """Return the task with its first columns only."""
+        return replace(self, columns=self.columns[:, :width])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A head that may be chosen: how many of the columns it sees, and how strongly it is held at the anchor."""
+
+    says: str
+    width: int
+    ridge: float
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """The head, what it sees, and what rows that it had not seen say of it."""
+
+    net: Net
+    chosen: Candidate
+    auroc: tuple[float, float] = (math.nan, math.nan)
+    spread: float = math.nan
+    notes: tuple[str, ...] = ()
+
+
+def anchored(task: Task, own: int) -> Learnt:
+    """Learn a head that begins as max-softmax and leaves its ranking only for a better one.
+
+    The first ``own`` columns are the classifier's own scores, the rest features. Candidates are the scaled and shifted
+    log odds, which rank as max-softmax does; those with the own scores; those with the features too; each held at the
+    anchor by a ridge. Their AUROCs on folds left out are compared, and the best is taken if it exceeds max-softmax by
+    1.64 standard errors; else the log odds are.
+    """
+    plain = Candidate("the log odds of max-softmax, scaled and shifted", 0, 0.0)
+    wrong = int((~task.right).sum())
+    if min(wrong, len(task.right) - wrong) < FEW:
+        note = f"fewer than {FEW} rows are wrong (or right), so nothing but the scale of max-softmax was fitted."
+        return Learnt(trained(task.narrowed(0), plain), plain, notes=(note,))
+    odds, right = task.odds.double().cpu().numpy(), task.right.cpu().numpy()
+    unseen = _unseen(task, _candidates(task, own))
+    compared = {candidate: paired_auroc(z, odds, right) for candidate, z in unseen.items()}
+    best = max(compared, key=lambda candidate: compared[candidate][0])
+    own_auroc, base, spread = compared[best]
+    if own_auroc - base > SURE * spread:
+        net = trained(task.narrowed(best.width), best)
+        return Learnt(net, best, (base, own_auroc), spread)
+    note = (
+        f"nothing ranks unseen rows better than max-softmax (AUROC {base:.4f}, with {best.says} {own_auroc:.4f} "
+        f"+- {spread:.4f}), so its ranking is kept: what is learned is where to put the threshold."
+    )
+    return Learnt(trained(task.narrowed(0), plain), plain, (base, base), spread, (note,))
+
+
+def bare(task: Task) -> Learnt:
+    """Learn a head from scratch on the columns alone, as the papers do; it knows nothing of max-softmax."""
+    chosen = Candidate("features alone", task.columns.shape[1], BARE_RIDGE)
+    return Learnt(trained(task, chosen, anchor=False), chosen)
+
+
+def _candidates(task: Task, own: int) -> list[Candidate]:
+    every = task.columns.shape[1]
+    names = {own: "its other scores"} | ({every: "its other scores and features"} if every > own else {})
+    ridges = (DECAY,) if task.kind == "mlp" else RIDGES
+    return [Candidate(says, width, ridge) for width, says in names.items() for ridge in ridges]
+
+
+def _unseen(task: Task, candidates: Sequence[Candidate]) -> dict[Candidate, Vector]:
+    """Return z of each row by a head that was fitted without it, for each candidate."""
+    folds = _folds(task.right, task.seed)
+    found = {candidate: np.empty(len(task.right)) for candidate in candidates}
+    for fold in range(FOLDS):
+        out = folds == fold
+        rest, left = task.take(~out), task.take(out)
+        net: Net = {}
+        for candidate in candidates:
+            net = trained(rest.narrowed(candidate.width), candidate, begin=net)
+            u = prepared(left.columns[:, : candidate.width], net)
+            found[candidate][out.cpu().numpy()] = z_of(left.odds, u, net, task.kind).double().cpu().numpy()
+    return found
+
+
+def _folds(right: Tensor, seed: int) -> Tensor:
+    """Deal right rows and wrong rows out to the folds in turn, in a seeded order."""
+    g = torch.Generator().manual_seed(seed)
+    folds = torch.empty(len(right), dtype=torch.int64)
+    for side in (right.cpu(), ~right.cpu()):
+        places = side.nonzero().squeeze(1)
+        folds[places[torch.randperm(len(places), generator=g)]] = torch.arange(len(places)) % FOLDS
+    return folds.to(right.device)
+
+
+def trained(task: Task, chosen: Candidate, *, anchor: bool = True, begin: Net | None = None) -> Net:
+    """Fit one head: L-BFGS on all rows at once, or minibatches of Adam for the network.
+
+    ``begin`` is a head of the same rows from which L-BFGS may start, if it sees as many columns.
+    """
+    net = started(task.columns, task.kind, anchor=anchor, seed=task.seed)
+    u = prepared(task.columns, net)
+    by_adam = task.kind == "mlp" and chosen.width > 0
+    first = net if by_adam or not begin or begin["mean"].shape != net["mean"].shape else begin
+    moving = {name: value.clone().requires_grad_() for name, value in learnable(first).items()}
+    with torch.enable_grad():
+        (_adam if by_adam else _lbfgs)(task, u, moving, chosen.ridge)
+    return net | {name: value.detach() for name, value in moving.items()}
+
+
+def _lbfgs(task: Task, u: Tensor, moving: Net, ridge: float) -> None:
+    optimiser = torch.optim.LBFGS(
+        list(moving.values()), max_iter=60, tolerance_grad=1e-6, tolerance_change=1e-8, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        value = task.loss(z_of(task.odds, u, moving, task.kind), task.target).mean()
+        if "w1" in moving:
+            value = value + ridge / 2 * moving["w1"].square().sum()
+        if "log_scale" in moving:
+            value = value + task.scale_ridge / 2 * moving["log_scale"].square()
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+
+
+def _adam(task: Task, u: Tensor, moving: Net, decay: float) -> None:
+    """Minibatches by a cosine rate: ConfidNet's network has half a million weights."""
+    rate = 1e-3 if "log_scale" in moving else 1e-4
+    weights = [value for name, value in moving.items() if name.startswith("w")]
+    others = [value for name, value in moving.items() if not name.startswith("w")]
+    groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=rate)
+    steps = max(1, len(u) // BATCH)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * steps)
+    g = torch.Generator().manual_seed(task.seed)
+    for _ in range(EPOCHS):
+        order = torch.randperm(len(u), generator=g).to(u.device)
+        for rows in order.split(BATCH)[:steps]:
+            optimiser.zero_grad()
+            task.loss(z_of(task.odds[rows], u[rows], moving, task.kind), task.target[rows]).mean().backward()
+            optimiser.step()
+            schedule.step()

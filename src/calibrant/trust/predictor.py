@@ -1,0 +1,146 @@
+"""What every trust predictor is: something that looks at a frozen classifier and says how far to trust each answer."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.calibrators.calling import checked
+from calibrant.collecting import batches, device_of, evaluating, logits_of
+from calibrant.nouns import Confidence
+from calibrant.predictions import Predictions
+from calibrant.records import versions
+from calibrant.registry import TRUST
+from calibrant.words import count
+
+
+@dataclass(frozen=True)
+class TrustFit:
+    """How a fit went: on ``n`` rows of ``k`` classes, ``wrong`` of them wrong.
+
+    ``auroc`` is that of right against wrong for max-softmax and for the predictor, on rows that the predictor had not
+    seen (cross-fitted), and ``spread`` the standard error of their difference; NaN where it was not measured. ``rows``
+    is the fingerprint of the rows, ``notes`` what is odd or disappointing.
+    """
+
+    n: int
+    k: int
+    wrong: int
+    rows: tuple[str, ...]
+    seconds: float = 0.0
+    auroc: tuple[float, float] = (float("nan"), float("nan"))
+    spread: float = float("nan")
+    notes: tuple[str, ...] = ()
+    versions: str = field(default_factory=versions)
+
+
+class TrustPredictor(nn.Module):
+    """A confidence read off a classifier's logits and features: ``trust(logits, features) -> (n,)`` in [0, 1].
+
+    Made by ``fit(logits, labels, features)`` on rows whose truth is known, so an unfitted one cannot exist. Its numbers
+    are buffers, its ``settings`` plain JSON, ``fitted`` says how the fit went. The classifier itself is never touched:
+    all that is read are numbers it gave. Logits of shape (n,) or (n, 1) are the score of class 1 of two. Add one by
+    subclassing: ``fit`` ends with ``cls(state, settings, fitted)``, and ``map`` says what it does.
+    """
+
+    estimates_truth = False  # the probability of the true class, in place of the chance of being right
+
+    def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: TrustFit) -> None:
+        super().__init__()
+        for name, value in state.items():
+            self.register_buffer(name, value)
+        self.settings = dict(settings)
+        self.fitted = fitted
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return TRUST.name_of(type(self))
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether features must be given as well."""
+        return bool(self.settings.get("features", False))
+
+    @property
+    def distrust_below(self) -> float:
+        """The confidence below which an answer counts as distrusted: 1/2, and 1/k for a true class probability."""
+        return 1 / self.fitted.k if self.estimates_truth else 0.5
+
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Return the confidence of each row of (n, k) logits, in [0, 1]; every predictor says how."""
+        raise NotImplementedError
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the confidence of each row, float64 in [0, 1]."""
+        z = checked(self, self.name, self.fitted.k, logits, features, needs=self.needs_features)
+        return self.map(z, features).double()
+
+    def judge(self, predictions: Predictions) -> Predictions:
+        """Return the same answers with this confidence: what metrics, audits and policies read.
+
+        Rows the predictor was fitted on are marked, so that an audit of them says that it flatters.
+        """
+        features = predictions.features if self.needs_features else None
+        with torch.no_grad():
+            confidence: Confidence = self(predictions.logits, features)
+        judged = Predictions(
+            confidence=confidence, correct=predictions.correct, groups=predictions.groups, weights=predictions.weights
+        )
+        if predictions.fingerprint in self.fitted.rows:
+            judged.fitted_on = (judged.fingerprint,)
+        return judged
+
+    def words(self) -> str:
+        """Say in a few words what was fitted."""
+        return "nothing was fitted"
+
+    def __repr__(self) -> str:
+        fit = self.fitted
+        told = f"{type(self).__name__}: {self.words()}; {count(fit.n)} rows x {fit.k} classes, {count(fit.wrong)} wrong"
+        return "\n".join([told, *(f"note: {note}" for note in fit.notes)])
+
+
+class Onlooker(nn.Module):
+    """A confidence read off the classifier's inputs: ``confidence(inputs) -> (n,)`` in [0, 1].
+
+    ``classifier`` is the model whose answers are judged. It is held outside of the module's own parts, so that neither
+    ``.train()`` nor an optimiser can reach it, and runs in eval mode.
+    """
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self._judged = (classifier,)
+
+    @property
+    def distrust_below(self) -> float:
+        """The confidence below which an answer counts as distrusted."""
+        return 0.5
+
+    @property
+    def classifier(self) -> nn.Module:
+        """The model whose answers are judged."""
+        return self._judged[0]
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return TRUST.name_of(type(self))
+
+    def confidence(self, inputs: Any) -> Confidence:
+        """Return the confidence of each row; every onlooker says how."""
+        raise NotImplementedError
+
+    def judge(self, loader: Iterable[Any]) -> Predictions:
+        """Return the classifier's answers to the rows of a loader, right or wrong, with this confidence."""
+        here = device_of(self.classifier)
+        sure, said, true = [], [], []
+        for inputs, labels in batches(loader, here):
+            with evaluating(self.classifier, here), torch.no_grad():
+                said.append(logits_of(self.classifier, inputs).cpu())
+            true.append(labels)
+            sure.append(self.confidence(inputs).detach().to("cpu", torch.float64))
+        answers = Predictions(logits=torch.cat(said), labels=torch.cat(true))
+        return Predictions(confidence=torch.cat(sure), correct=answers.correct)

@@ -1,0 +1,84 @@
+"""Two slides that oppose each other."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.calibrators.rows import Rows
+from calibrant.registry import TRUST
+from calibrant.trust.heads import Kind
+from calibrant.trust.learned import Learned
+
+MOST = 50  # e^50 is as steep as numbers allow
+
+
+def steep_slope_loss(z: Tensor, right: Tensor, *, alpha_plus: float = 1.0, alpha_minus: float = 3.0) -> Tensor:
+    r"""Return the steep slope loss of each row.
+
+    .. math:: o\,\bigl(e^{-\alpha_+ s(z)} - e^{-\alpha_+}\bigr)
+              + (1 - o)\,\bigl(e^{\alpha_- s(z)} - e^{-\alpha_-}\bigr), \qquad s(z) = \frac{z}{1 + |z|}
+
+    with o = 1 for a right answer. Bounded by :math:`e^{\alpha} - e^{-\alpha}`. Equation 8 of the paper prints both
+    exponents with the opposite sign, which would teach a predictor to be wrong; its figure and its code have them as
+    here. The slope falls like :math:`1/z^2`, so a row that is far on the wrong side learns slowly.
+
+    Example:
+        >>> steep_slope_loss(torch.zeros(1), torch.ones(1))
+        tensor([0.6321])
+    """
+    s = F.softsign(z)
+    down = (-alpha_plus * s).exp() - math.exp(-alpha_plus)
+    up = (alpha_minus * s).exp() - math.exp(-alpha_minus)
+    return right * down + (1 - right) * up
+
+
+@TRUST.register(reads="rows")
+class SteepSlope(Learned):
+    r"""Steep slope predictor: right answers slide down one side of zero, wrong answers down the other.
+
+    .. math:: \sigma(z), \qquad z = \arg\min \frac1n \sum_i \ell_{SS}(z_i, o_i)
+
+    with the loss of `steep_slope_loss`. ``alpha_minus`` above ``alpha_plus`` makes a trusted error cost more than a
+    distrusted right answer, which moves the threshold and not the ranking; the paper uses (1, 3) with a transformer,
+    (2, 5) with a ResNet, (1, 1) on CIFAR-10 and (10, 6) on MNIST, as (plus, minus); its code takes them in the other
+    order. ``head`` is ``"signed_distance"`` (its Eq. 7), ``"linear"`` or ConfidNet's ``"mlp"``.
+
+    ``anchor=True``, the default, differs from the paper: the head starts as the classifier's own confidence and learns
+    a residual on held-out rows, because heads from scratch rank below max-softmax. Its sigmoid is a score with a
+    threshold at 1/2, not a probability of being right; `Bce` gives that.
+
+    Reference: Luo, Wong, Kankanhalli & Zhao, "Learning to Predict Trustworthiness with Steep Slope Loss", NeurIPS 2021.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> logits = 3 * torch.randn(2000, 5, generator=g)
+        >>> labels = torch.multinomial((logits / 2).softmax(1), 1, generator=g).squeeze(1)
+        >>> trust = SteepSlope.fit(logits, labels)
+        >>> trust(torch.tensor([[9.0, 0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.0, 0.0, 0.0]])) > 0.5
+        tensor([ True, False])
+    """
+
+    loss = staticmethod(steep_slope_loss)
+
+    @classmethod
+    def fit(
+        cls,
+        logits: Any,
+        labels: Any,
+        features: Any = None,
+        *,
+        alpha_plus: float = 1.0,
+        alpha_minus: float = 3.0,
+        head: Kind = "signed_distance",
+        anchor: bool = True,
+        seed: int = 0,
+    ) -> "SteepSlope":
+        """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
+        if not (0 < alpha_plus <= MOST and 0 < alpha_minus <= MOST):
+            raise ValueError(f"alpha_plus and alpha_minus must lie in (0, {MOST}]; got {alpha_plus} and {alpha_minus}.")
+        loss = partial(steep_slope_loss, alpha_plus=alpha_plus, alpha_minus=alpha_minus)
+        options = {"alpha_plus": alpha_plus, "alpha_minus": alpha_minus}
+        return cls.learned(Rows.read(logits, labels, features), loss, options, head=head, anchor=anchor, seed=seed)

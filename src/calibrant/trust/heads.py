@@ -56,9 +56,10 @@ def _layers(d: int, widths: tuple[int, ...], like: Mapping[str, Any], *, anchor:
     return found
 
 
-def learnable(net: Net) -> Net:
-    """Return the weights among the numbers of a head."""
-    return {name: value for name, value in net.items() if name not in ("mean", "std", "low", "high")}
+def learnable(net: Mapping[str, Tensor], kind: Kind) -> Net:
+    """Return the weights among the numbers of a head; the scale of a distance is that of its anchor, and stays 1."""
+    fixed = {"mean", "std", "low", "high"} | ({"log_scale"} if kind == "signed_distance" else set())
+    return {name: value for name, value in net.items() if name not in fixed}
 
 
 def prepared(columns: Tensor, net: Mapping[str, Tensor]) -> Tensor:
@@ -75,7 +76,7 @@ def z_of(odds: Tensor, u: Tensor, net: Mapping[str, Tensor], kind: Kind) -> Tens
     A signed distance is divided by the length of the weights, :math:`z / (\lVert w \rVert + 10^{-7})`: the distance of
     the row from the plane where z = 0.
     """
-    at = {name: value.to(u.dtype) for name, value in learnable(dict(net)).items()}
+    at = {name: value.to(u.dtype) for name, value in net.items()}
     z, layers = at["shift"].expand(len(odds)), sum(name.startswith("w") for name in at)
     if layers:
         h = u

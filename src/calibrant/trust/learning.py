@@ -140,20 +140,21 @@ def trained(task: Task, chosen: Candidate, *, anchor: bool = True, begin: Net | 
     u = prepared(task.columns, net)
     by_adam = task.kind == "mlp" and chosen.width > 0
     first = net if by_adam or not begin or begin["mean"].shape != net["mean"].shape else begin
-    moving = {name: value.clone().requires_grad_() for name, value in learnable(first).items()}
+    moving = {name: value.clone().requires_grad_() for name, value in learnable(first, task.kind).items()}
     with torch.enable_grad():
-        (_adam if by_adam else _lbfgs)(task, u, moving, chosen.ridge)
+        (_adam if by_adam else _lbfgs)(task, u, net | moving, chosen.ridge)
     return net | {name: value.detach() for name, value in moving.items()}
 
 
-def _lbfgs(task: Task, u: Tensor, moving: Net, ridge: float) -> None:
+def _lbfgs(task: Task, u: Tensor, net: Net, ridge: float) -> None:
+    moving = learnable(net, task.kind)
     optimiser = torch.optim.LBFGS(
         list(moving.values()), max_iter=60, tolerance_grad=1e-6, tolerance_change=1e-8, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        value = task.loss(z_of(task.odds, u, moving, task.kind), task.target).mean()
+        value = task.loss(z_of(task.odds, u, net, task.kind), task.target).mean()
         if "w1" in moving:
             value = value + ridge / 2 * moving["w1"].square().sum()
         if "log_scale" in moving:
@@ -164,9 +165,9 @@ def _lbfgs(task: Task, u: Tensor, moving: Net, ridge: float) -> None:
     optimiser.step(closure)
 
 
-def _adam(task: Task, u: Tensor, moving: Net, decay: float) -> None:
+def _adam(task: Task, u: Tensor, net: Net, decay: float) -> None:
     """Minibatches by a cosine rate: ConfidNet's network has half a million weights."""
-    rate = 1e-3 if "log_scale" in moving else 1e-4
+    moving, rate = learnable(net, task.kind), 1e-3 if "log_scale" in net else 1e-4
     weights = [value for name, value in moving.items() if name.startswith("w")]
     others = [value for name, value in moving.items() if not name.startswith("w")]
     groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
@@ -178,6 +179,6 @@ def _adam(task: Task, u: Tensor, moving: Net, decay: float) -> None:
         order = torch.randperm(len(u), generator=g).to(u.device)
         for rows in order.split(BATCH)[:steps]:
             optimiser.zero_grad()
-            task.loss(z_of(task.odds[rows], u[rows], moving, task.kind), task.target[rows]).mean().backward()
+            task.loss(z_of(task.odds[rows], u[rows], net, task.kind), task.target[rows]).mean().backward()
             optimiser.step()
             schedule.step()

@@ -14,13 +14,14 @@ from calibrant.collecting import batches, called, device_of, evaluating, logits_
 from calibrant.metrics.ranking import failure_auroc
 from calibrant.nouns import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust.heads import Kind, check_kind, learnable, started, z_of
+from calibrant.trust.heads import Kind, check_kind, started, z_of
 from calibrant.trust.learned import Learned
 from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import Onlooker
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 ADAM = partial(torch.optim.AdamW, lr=1e-4)
+_STANDARD = ("mean", "std", "low", "high")
 
 
 @TRUST.register(reads="inputs")
@@ -101,7 +102,8 @@ class Oracle(Onlooker):
             raise ValueError(f"backbone must give features of shape (n, d); got {tuple(seen.shape)}.")
         if head == "mlp":
             raise ValueError("head must be linear or signed_distance: the backbone is the network.")
-        net = learnable(started(seen.float(), head, anchor=anchor, seed=seed))
+        # features as they come, as in the papers: not standardised
+        net = {n: v for n, v in started(seen.float(), head, anchor=anchor, seed=seed).items() if n not in _STANDARD}
         settings = {"loss": loss, "options": dict(options or {}), "head": head, "anchor": anchor, "resize": resize}
         settings |= {"epochs": epochs, "seed": seed, "distrust_below": 1 / k if method.estimates_truth else 0.5}
         made = cls(classifier, body, net, settings)

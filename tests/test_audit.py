@@ -136,6 +136,33 @@ def test_a_confidence_that_ranks_at_chance_is_named():
     assert any("barely ranks right above wrong" in step for step in found.findings.advice)
 
 
+@pytest.mark.parametrize(("n", "digits"), [(3000, 8), (3000, 2)], ids=["thinned", "ties"])
+def test_the_certified_point_lies_where_the_slider_accepts_the_same_rows(n, digits):
+    p = model(2.0, n=n)
+    p = cb.Predictions(confidence=p.confidence.numpy().round(digits), correct=p.correct)
+    found = cb.audit(p, resamples=20).findings
+    certified, risk = found.curve("certified"), found.curve("risk_coverage")
+    threshold, limit = float(certified["threshold"][0]), float(certified["max_error"][0])
+    policy = cb.certify(p, max_error=limit, delta=0.05 / 8)
+    assert policy.threshold == threshold
+    at_least = float(risk["threshold"][int(certified["point"][0])])
+    assert torch.equal(p.confidence >= at_least, policy(p.confidence))
+    assert at_least > threshold
+    assert certified["coverage"][0] == pytest.approx(policy.coverage)
+    assert certified["risk"][0] == pytest.approx(policy.errors / policy.accepted)
+    said = certified.settings["says"]
+    assert said.startswith("above confidence 0.")
+    assert f"at most {100 * limit:g} % with 95 % confidence (covers {100 * policy.coverage:.0f} % of the rows)" in said
+
+
+def test_nothing_is_marked_where_nothing_is_certified():
+    p = model(2.0, n=300)
+    weighted = cb.Predictions(confidence=p.confidence, correct=p.correct, weights=torch.ones(300))
+    seen = cb.audit(p, resamples=20, fitted_on=(p.fingerprint,))
+    for found in (cb.audit(weighted, resamples=20), seen):
+        assert found.findings.curve("certified") is None
+
+
 DEGENERATE = {
     "one row": {"confidence": [0.7], "correct": [True]},
     "two rows": {"confidence": [0.7, 0.8], "correct": [True, False]},

@@ -16,8 +16,8 @@ from calibrant.calibrators.group import Group
 from calibrant.calibrators.meta import MetaAcc, MetaMis
 from calibrant.calibrators.procal import Procal
 from calibrant.calibrators.rows import Rows
-from calibrant.calibrators.saving import load
 from calibrant.calibrators.temperature import Temperature
+from calibrant.loading import load
 from calibrant.predictions import Predictions
 
 F1 = torch.tensor(

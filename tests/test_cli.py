@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from calibrant import files
-from calibrant.calibrators.saving import load
 from calibrant.cli import main
+from calibrant.loading import load
 from calibrant.registry import ALL, LOSSES
 
 PROGRAM = [sys.executable, "-c", "from calibrant.cli import main; main()"]

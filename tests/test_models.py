@@ -109,6 +109,13 @@ def vit():
     return transformer(12, 384) + linear(16 * 16 * 3, 384) + rows * 384 + norm(384) + linear(384, 10)
 
 
+def vgg_with_dropout():
+    widths = [64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
+    layers = itertools.pairwise([3, *widths])
+    return sum(conv(*layer) + layer[1] + norm(layer[1]) for layer in layers) + linear(512, 512) + linear(512, 10)
+
+
+CONVNET = conv(1, 32) + 32 + conv(32, 64) + 64 + linear(9216, 128) + linear(128, 10)
 LENET = conv(1, 6, 5) + 6 + conv(6, 16, 5) + 16 + linear(400, 120) + linear(120, 84) + linear(84, 10)
 TEXT = {"vocabulary": 50, "length": 9}
 TINY = {"channels": 3, "side": 8}
@@ -135,6 +142,8 @@ ROWS = [
     Row("resnet50", 2048, bottleneck_four(), TINY),
     Row("densenet121", 1024, dense(), {"channels": 1, "side": 8}),
     Row("vgg_small", 256, vgg(), {"channels": 1, "side": 28}),
+    Row("vgg16", 512, vgg_with_dropout(), {"channels": 3, "side": 32}),
+    Row("convnet", 128, CONVNET, {"channels": 1, "side": 28}),
     Row("lenet", 84, LENET, {"channels": 1, "side": 28}),
     Row("mlp", 128, linear(64, 128) + linear(128, 10), {"channels": 1, "side": 8}),
     Row("vit_small", 384, vit(), TINY),
@@ -392,7 +401,7 @@ def test_everything_compiles_as_one_graph_that_keeps_channels_last():
     assert done.stdout.splitlines() == [f"{name} True True" for name in names]
 
 
-@pytest.mark.parametrize("name", ["lenet", "vgg_small", "mlp"])
+@pytest.mark.parametrize("name", ["lenet", "vgg_small", "mlp", "convnet"])
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (1, 28), (3, 32)])
 def test_small_networks_take_digits_and_small_images(name, channels, side):
     model = make(name, 7, channels=channels, side=side)
@@ -536,6 +545,31 @@ def test_dropout_of_a_wide_network_is_off_unless_asked_for():
         MODELS["wrn_28_10"](10, dropout=1.0)
 
 
+def test_dropout_of_confidnets_networks_is_where_their_authors_have_it():
+    with torch.device("meta"):
+        large, small = MODELS["vgg16"](10), MODELS["convnet"](10)
+    kinds = {nn.Conv2d: "c", nn.Dropout: "d", nn.MaxPool2d: "m", nn.BatchNorm2d: "n", nn.ReLU: "r", nn.Linear: "l"}
+
+    def order(model):
+        return "".join(kinds.get(type(layer), "") for layer in model.modules())
+
+    assert order(large) == "crndcrnm" * 2 + "crndcrndcrnm" * 3 + "dlrd" + "l"
+    assert [layer.p for layer in large.modules() if isinstance(layer, nn.Dropout)] == [0.3, *[0.4] * 7, 0.5, 0.5]
+    assert order(small) == "crcrmd" + "lrd" + "l"
+    assert [layer.p for layer in small.modules() if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("name", ["vgg16", "convnet"])
+def test_networks_with_dropout_draw_anew_in_training_and_read_other_sides(name):
+    model = make(name, 3, channels=1, side=64)
+    images = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        first, second = model.features(images), model.features(images)
+    assert not torch.equal(first, second)
+    assert float((model.eval().features(images) >= 0).float().mean()) == 1.0  # what ReLU leaves
+
+
 IMAGES = {"channels": 3, "side": 32}
 
 
@@ -548,7 +582,7 @@ IMAGES = {"channels": 3, "side": 32}
             r"^name must be a model that takes tokens; 'resnet20' takes images\. Choose one of bert_base,",
         ),
         ("timm:resnet18", TEXT, r"^name must be a model that takes tokens; 'timm:resnet18' takes images\."),
-        ("text_cnn", IMAGES, r"^name must be a model that takes images; 'text_cnn' takes tokens\. Choose one of dense"),
+        ("text_cnn", IMAGES, r"^name must be a model that takes images; 'text_cnn' takes tokens\. Choose one of conv"),
         ("resnet20", {}, r"^channels and side must be given for images, or vocab.*; got channels=0, side=0, vocab"),
         (
             "resnet20",
@@ -557,6 +591,7 @@ IMAGES = {"channels": 3, "side": 32}
         ),
         ("resnet20", {**TEXT, **IMAGES}, r"^channels and side must be given for images, or vocabulary and length for"),
         ("resnet20", {"channels": 3, "side": 4}, r"^side must be at least 8 pixels; got 4\."),
+        ("vgg16", {"channels": 1, "side": 28}, r"^side must be at least 32 pixels for five halvings; got 28\. Pad the"),
         ("mlp", {"channels": -1, "side": 8}, r"^channels must be at least 1; got -1\."),
         ("vit_small", {"channels": 3, "side": 30}, r"^side must be a multiple of the patch of 4 pixels; got 30\."),
         ("text_cnn", {"vocabulary": 1, "length": 9}, r"^vocabulary must be at least 2, padding and the unknown word"),

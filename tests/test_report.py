@@ -177,6 +177,38 @@ def test_the_embedded_json_cannot_end_its_element():
     assert json.loads(data)["risk"] == [0.1, 0.2, 0.395]
 
 
+CERTIFIED = replace(
+    curve("certified", threshold=[0.6], max_error=[0.25], delta=[0.05], point=[1], coverage=[0.5], risk=[0.2]),
+    settings={"says": f"above confidence 0.6 the error is at most 25 % {HOSTILE}"},
+)
+
+
+def test_the_slider_marks_the_certified_point_and_a_sentence_says_it_without_script():
+    page = render(replace(WHOLE, curves=(*CURVES, CERTIFIED)))
+    assert "Certified: above confidence 0.6 the error is at most 25 % <script>" in visible(page)
+    assert HOSTILE not in page
+    assert re.search(r'id="certified" data-point="1"', page)
+    before = page.partition('<div class="slider"')[0]
+    assert "<strong>Certified:</strong>" in before
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        CURVES,
+        (*CURVES, replace(CERTIFIED, columns={key: column[:0] for key, column in CERTIFIED.columns.items()})),
+        (*CURVES, replace(CERTIFIED, columns={key: column * np.nan for key, column in CERTIFIED.columns.items()})),
+        (*CURVES, replace(CERTIFIED, columns=CERTIFIED.columns | {"point": np.array([3])})),
+        (CERTIFIED,),
+    ],
+    ids=["none", "empty", "undefined", "beyond the curve", "no curve"],
+)
+def test_without_a_point_to_show_there_is_no_mark(curves):
+    page = render(replace(WHOLE, curves=tuple(curves)))
+    assert 'id="certified"' not in page
+    assert "Certified:" not in page
+
+
 def test_a_hostile_name_in_a_figure_stays_text():
     with svg.house_style():
         figure = Figure()

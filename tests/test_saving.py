@@ -9,6 +9,7 @@ import struct
 import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ from fitted_calibrators import fitted, probe, rows
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
-from calibrant.calibrators import saving
 from calibrant.calibrators.identity import Identity
-from calibrant.calibrators.saving import load, save
+from calibrant.calibrators.saving import save
 from calibrant.calibrators.temperature import Temperature
+from calibrant.loading import load
 from calibrant.registry import CALIBRATORS
 
 
@@ -39,7 +40,12 @@ def sealed(record, tensors=None):
         else tensors
     )
     blob = bytes_of(state, {"calibrant": json.dumps({**record, "digest": "0" * 64})})
-    return blob.replace(b"0" * 64, saving._digest(blob).encode(), 1)
+    return blob.replace(b"0" * 64, digest(blob), 1)
+
+
+def digest(blob):
+    """The digest of a file in which its place is zeroed."""
+    return blake2b(blob, digest_size=32).hexdigest().encode()
 
 
 def record_of(blob):
@@ -171,12 +177,16 @@ def test_what_is_wrong_is_said(good, tmp_path):
     path, told = tmp_path / "cal.safetensors", record_of(good)
     fit = told["fit"]
     foreign = bytes_of({"weight": torch.ones(3)}, {"format": "pt"})
+    ours = "must hold a calibrator or a trust predictor"
     wanted = [
         (b"", "must be a whole .safetensors file; it is truncated"),
         (good[:40], "must be a whole .safetensors file; it is truncated"),
-        (foreign, "must be written by Calibrator.save; it is damaged, or from another program."),
-        (bytes_of({}, {"calibrant": "[" * 100_000}), "must be written by Calibrator.save"),
-        (bytes_of({}, {"calibrant": "[1]"}), "must be written by Calibrator.save"),
+        (foreign, f"{ours}, written by its save; it is damaged, or from another program."),
+        (bytes_of({}, {"calibrant": "[" * 100_000}), f"{ours}, written by its save"),
+        (bytes_of({}, {"calibrant": "[1]"}), f"{ours}, written by its save"),
+        (sealed({**told, "format": ["calibrant.calibrator"]}), f"{ours}, written by its save"),
+        (sealed({**told, "format": "calibrant.policy"}), f"{ours}; its format is 'calibrant.policy'."),
+        (sealed({**told, "format": "calibrant.trust"}), "holds no trust predictor that can be used"),
         (good[:-1], "was changed or damaged after it was written: its digest does not match."),
         (good + b"\0", "its digest does not match."),
         (sealed({**told, "version": 2}), "has format version 2; this calibrant reads up to 1. Update calibrant."),
@@ -196,6 +206,8 @@ def test_what_is_wrong_is_said(good, tmp_path):
         (sealed({**told, "fit": {**fit, "log_loss": [1.0]}}), "log_loss of a fit must be tuple"),
         (sealed({**told, "fit": {**fit, "notes": [1]}}), "notes of a fit must be str; got 1."),
         (sealed({**told, "fit": {**fit, "colour": 1}}), "a fit has no entry 'colour'."),
+        (sealed({**told, "fit": {**fit, "": 1}}), "a fit has no entry ''."),
+        (sealed({**told, "fit": {**fit, "seconds": 10**400}}), "holds no calibrator that can be used"),
         (sealed({**told, "fit": {k: v for k, v in fit.items() if k != "n"}}), "'n'"),
         (sealed({**told, "fit": {**fit, "k": -1}}), "holds no calibrator that can be used"),
         (sealed({**told, "settings": {"a": {"float": "x"}}}), "holds no calibrator that can be used"),
@@ -296,9 +308,8 @@ def test_a_forged_file_with_a_right_digest_is_refused_or_used_and_nothing_else(g
     for number in range(200):
         chance = random.Random(number)
         blob = with_header(good, lambda header, chance=chance: edited(header, chance))
-        digest = record_of(good)["digest"].encode()
-        unsealed = blob.replace(digest, b"0" * 64, 1)
-        (tmp_path / "forged.safetensors").write_bytes(blob.replace(digest, saving._digest(unsealed).encode(), 1))
+        old = record_of(good)["digest"].encode()
+        (tmp_path / "forged.safetensors").write_bytes(blob.replace(old, digest(blob.replace(old, b"0" * 64, 1)), 1))
         with suppress(ValueError):
             used += load(tmp_path / "forged.safetensors").name == "temperature"
     assert 0 < used < 100

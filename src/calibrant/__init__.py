@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from calibrant.auditing import Audit as Audit
     from calibrant.auditing import audit as audit
     from calibrant.autocalibration import autocalibrate as autocalibrate
-    from calibrant.calibrators.saving import load as load
     from calibrant.collecting import collect as collect
     from calibrant.criterion import Criterion as Criterion
     from calibrant.label_shift import estimate_prior as estimate_prior
+    from calibrant.loading import load as load
     from calibrant.predictions import Predictions as Predictions
     from calibrant.prior import adjust_prior as adjust_prior
     from calibrant.selection.certifying import certify as certify
@@ -28,7 +28,7 @@ _HOMES = {
     "audit": "auditing",
     "Audit": "auditing",
     "autocalibrate": "autocalibration",
-    "load": "calibrators.saving",
+    "load": "loading",
     "collect": "collecting",
     "Criterion": "criterion",
     "adjust_prior": "prior",

@@ -15,12 +15,16 @@ FEW = 30  # rows below which nothing is advised but more of them
 
 @dataclass(frozen=True)
 class Certified:
-    """A threshold above which the error is at most ``max_error``, by a bound that survives the search."""
+    """A threshold above which the error is at most ``max_error``, by a bound that survives the search.
+
+    ``shown`` is the threshold in as many digits as it needs.
+    """
 
     threshold: float
     max_error: float
     delta: float
     coverage: float
+    shown: str
 
 
 def verdict(findings: Findings) -> str:
@@ -137,14 +141,27 @@ def _ranking(findings: Findings) -> str:
     return ""
 
 
+def certified(found: Certified) -> str:
+    """Say in one sentence what is certified.
+
+    Example:
+        >>> certified(Certified(0.873, 0.02, 0.05, 0.81, "0.873"))
+        'above confidence 0.873 the error is at most 2 % with 95 % confidence (covers 81 % of the rows)'
+    """
+    where = "for every row" if found.coverage >= 1 else f"above confidence {found.shown}"
+    return f"{where} the error is {_promise(found)} (covers {percent(found.coverage)} of the rows)"
+
+
+def _promise(found: Certified) -> str:
+    return f"at most {100 * found.max_error:.3g} % with {100 * (1 - found.delta):.3g} % confidence"
+
+
 def _accept(found: Certified) -> str:
-    limit = f"{100 * found.max_error:.3g}"
-    kept = "every row" if found.coverage >= 1 else f"rows above confidence {found.threshold:.4g}"
+    kept = "every row" if found.coverage >= 1 else f"rows above confidence {found.shown}"
     return (
         f"If wrong answers cost more than a review, accept {kept} and let a person see the others: that accepts "
-        f"{percent(found.coverage)} of all rows, and their error is at most {limit} % with "
-        f"{100 * (1 - found.delta):.3g} % confidence. For another limit, fixed before looking: "
-        "calibrant certify --max-error."
+        f"{percent(found.coverage)} of all rows, and their error is {_promise(found)}. "
+        "For another limit, fixed before looking: calibrant certify --max-error."
     )
 
 

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant import advice, curves, slices
 from calibrant.evidence import floor, interval, measure
 from calibrant.margins import margin_reliability
 from calibrant.predictions import Predictions
-from calibrant.records import Findings, Record, to_json
+from calibrant.records import Curve, Findings, Record, to_json
 from calibrant.registry import METRICS
 from calibrant.selection.certifying import certify
+from calibrant.selection.reasons import digits
 
 ENOUGH = 200  # rows from which groups of them by margin are drawn
 DELTA = 0.05  # how often what an audit certifies may fail
@@ -144,18 +147,21 @@ def audit(
         replace(record, model=model, dataset=dataset)
         for record in _records(predictions, level, draws, seed, on_step or (lambda name: None))
     )
+    notes = predictions.notes
+    seen = predictions.fingerprint in (*predictions.fitted_on, *fitted_on)
+    certified = None if seen else _certified(predictions)
+    risk = curves.risk_coverage(predictions, through=None if certified is None else certified.coverage)
     shapes = (
         curves.reliability(predictions, level=level),
         curves.reliability_isotonic(predictions),
         *([margin_reliability(predictions, level=level)] if predictions.k and len(predictions) >= ENOUGH else []),
         curves.confidence_histogram(predictions),
-        curves.risk_coverage(predictions),
+        risk,
+        *([] if certified is None else [_point(certified, risk)]),
         curves.oracle_risk_coverage(predictions),
         curves.generalised_risk_coverage(predictions),
         curves.roc(predictions),
     )
-    notes = predictions.notes
-    seen = predictions.fingerprint in (*predictions.fitted_on, *fitted_on)
     if seen:
         notes = (
             f"these {len(predictions)} rows are the rows the calibrator was fitted on; its numbers are optimistic.",
@@ -163,19 +169,31 @@ def audit(
         )
     base = Findings(predictions.understood, "", notes, (), found, shapes)
     told = replace(base, verdict=advice.verdict(base))
-    return Audit(replace(told, advice=advice.next_steps(told, predictions, None if seen else _certified(predictions))))
+    return Audit(replace(told, advice=advice.next_steps(told, predictions, certified)))
 
 
 def _certified(p: Predictions) -> advice.Certified | None:
     """Certify one of a few limits, at most half of the present error; None with weights, or where nothing can be."""
     error = float((~p.correct).double().mean())
     limit = next((limit for limit in LIMITS if limit <= error / 2), None)
-    if limit is None or p.weights is not None or len(p) > MOST_CERTIFIED:
+    if limit is None or p.weights is not None or not advice.FEW <= len(p) <= MOST_CERTIFIED:
         return None
     policy = certify(p, max_error=limit, delta=DELTA / len(LIMITS))  # these rows chose the limit: all must hold at once
     if policy.threshold is None:
         return None
-    return advice.Certified(policy.threshold, limit, DELTA, policy.coverage)
+    return advice.Certified(policy.threshold, limit, DELTA, policy.coverage, digits(policy.threshold))
+
+
+def _point(found: advice.Certified, risk: Curve) -> Curve:
+    """Return the certified point as a curve of one row; ``point`` is its place on the risk-coverage curve.
+
+    A policy accepts above its threshold, the curve from its threshold on: the point is the one that accepts the same.
+    """
+    point = int(np.abs(risk["coverage"] - found.coverage).argmin())
+    numbers = {"threshold": found.threshold, "max_error": found.max_error, "delta": found.delta, "point": point}
+    columns = {name: np.array([number]) for name, number in numbers.items()}
+    columns |= {name: risk[name][[point]] for name in ("coverage", "risk")}
+    return Curve("certified", columns, risk.n, {"says": advice.certified(found)})
 
 
 def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Callable[[str], None]) -> Iterator[Record]:

@@ -103,8 +103,37 @@ def confidence_histogram(predictions: Predictions, *, bins: int = 25) -> Curve:
     return Curve("confidence_histogram", columns, len(predictions), {"bins": bins})
 
 
-def risk_coverage(predictions: Predictions, *, points: int = 400) -> Curve:
+def trust_histogram(predictions: Predictions, *, bins: int = 20, threshold: float = 0.5) -> Curve:
+    """Count right and wrong rows on either side of a threshold, in equal-width bins of [0, 1].
+
+    Rows above the threshold are trusted: ``tp`` right and trusted, ``fp`` wrong and trusted, ``tn`` wrong and not,
+    ``fn`` right and not. ``right_share`` and ``wrong_share`` are the shares of the right and of the wrong rows in each
+    bin; NaN where there are none.
+
+    Reference: Luo et al., NeurIPS 2021 (their Figure 3).
+
+    Example:
+        >>> curve = trust_histogram(Predictions(confidence=[0.9, 0.6, 0.2], correct=[True, False, False]), bins=2)
+        >>> curve["tp"], curve["tn"], curve["wrong_share"]
+        (array([0., 1.]), array([1., 0.]), array([0.5, 0.5]))
+    """
+    c, a = float64(predictions.confidence), float64(predictions.correct)
+    w, trusted = repetitions(predictions.weights, len(c)), c > threshold
+    index, _ = assign(c, bins=bins)
+    sides = {"tp": a * trusted, "fp": (1 - a) * trusted, "tn": (1 - a) * ~trusted, "fn": a * ~trusted}
+    columns = {name: bin_sums(index, bins, w * side) for name, side in sides.items()}
+    for name, one, other in (("right_share", "tp", "fn"), ("wrong_share", "fp", "tn")):
+        rows = columns[one] + columns[other]
+        columns[name] = rows / rows.sum() if rows.sum() > 0 else np.full(bins, np.nan)
+    edges = np.linspace(0, 1, bins + 1)
+    columns = {"low": edges[:-1], "high": edges[1:], **columns}
+    return Curve("trust_histogram", columns, len(predictions), {"bins": bins, "threshold": threshold})
+
+
+def risk_coverage(predictions: Predictions, *, points: int = 400, through: float | None = None) -> Curve:
     """Error among the accepted rows at each threshold, from the highest down; thinned to about ``points``.
+
+    The point of coverage ``through``, or the next above, is kept.
 
     Reference: El-Yaniv & Wiener, JMLR 2010.
 
@@ -114,6 +143,9 @@ def risk_coverage(predictions: Predictions, *, points: int = 400) -> Curve:
     """
     blocks = tied_blocks(predictions.confidence, predictions.correct, weights=predictions.weights)
     kept = _thin(blocks.coverage, points)
+    if through is not None:
+        place = np.searchsorted(blocks.coverage, through - 1e-12)
+        kept = np.union1d(kept, [min(int(place), len(blocks.coverage) - 1)])
     columns = {"threshold": blocks.threshold, "coverage": blocks.coverage, "risk": blocks.risk}
     return Curve("risk_coverage", {name: x[kept] for name, x in columns.items()}, len(predictions))
 

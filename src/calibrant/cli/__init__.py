@@ -13,6 +13,7 @@ from calibrant.cli.certify import certify_command
 from calibrant.cli.demo import demo_command
 from calibrant.cli.methods import methods_command
 from calibrant.cli.train import train_command
+from calibrant.cli.trust import trust_command
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 app.command("audit")(audit_command)
@@ -21,6 +22,7 @@ app.command("certify")(certify_command)
 app.command("demo")(demo_command)
 app.command("methods")(methods_command)
 app.command("train")(train_command)
+app.command("trust")(trust_command)
 
 
 def main() -> None:

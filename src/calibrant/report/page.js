@@ -25,6 +25,15 @@ function followSlider() {
         `error among accepted ${number(curve.risk[point])}`,
     );
   };
+  const certified = document.getElementById("certified");
+  if (certified) {
+    const point = Number(certified.dataset.point);
+    certified.style.setProperty("--at", point / Math.max(1, Number(slider.max)));
+    certified.querySelector("button").addEventListener("click", () => {
+      slider.value = point;
+      update();
+    });
+  }
   const typical = curve.coverage.findIndex((coverage) => coverage >= 0.8);
   slider.value = typical < 0 ? slider.max : typical;
   slider.addEventListener("input", update);

@@ -30,6 +30,7 @@ def render(findings: Findings) -> str:
         risk=risk,
         risk_data=plain(risk.columns) if risk else {},
         risk_sample=_spread(risk) if risk else [],
+        certified=_certified(findings, risk),
         glossary=_glossary(findings),
         css=css,
         js=js,
@@ -76,6 +77,12 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 def _spread(curve: Curve) -> list[int]:
     """Return a few row numbers of the curve from first to last, for the table that stands in for the slider."""
     return sorted({round(row) for row in np.linspace(0, len(curve) - 1, SAMPLED).tolist()})
+
+
+def _certified(findings: Findings, risk: Curve | None) -> Curve | None:
+    """Return the certified point where the slider can show it."""
+    found = findings.curve("certified")
+    return found if found and risk and 0 <= found["point"][0] < len(risk) else None
 
 
 def _glossary(findings: Findings) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,6 +102,12 @@ class TrustPredictor(nn.Module):
         fit = self.fitted
         told = f"{type(self).__name__}: {self.words()}; {count(fit.n)} rows x {fit.k} classes, {count(fit.wrong)} wrong"
         return "\n".join([told, *(f"note: {note}" for note in fit.notes)])
+
+    def save(self, path: str | Path) -> None:
+        """Write the predictor to a .safetensors file, which `calibrant.load` reads; no pickle is involved."""
+        from calibrant.trust.saving import save
+
+        save(self, path)
 
 
 class Onlooker(nn.Module):

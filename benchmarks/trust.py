@@ -1,0 +1,265 @@
+"""Trust predictors on MNIST, CIFAR-10 and CIFAR-100: train classifiers, fit every predictor, keep the confidences.
+
+    python benchmarks/trust.py train  --home DIR --data DIR cifar10 mnist
+    python benchmarks/trust.py judge  --home DIR --data DIR cifar10 mnist
+    python benchmarks/trust.py shifts --home DIR --data DIR cifar10
+    python benchmarks/trust.py table  --home DIR cifar10 mnist          # needs only what the others left in DIR/judged
+
+Every step goes on where it stopped. `train` follows the recipes steep_slope-*, shortened (SHORTER below). Anchored heads
+are fitted on the 5 000 (MNIST: 6 000) rows held out for validation, the papers' heads and oracles on the training rows.
+The rate of Adam for the oracles of a loss is chosen on the first seed by AUROC on the validation rows.
+"""
+
+import argparse
+import json
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from calibrant.collecting import collect
+from calibrant.corruptions.corrupting import corrupt
+from calibrant.datasets.finding import load
+from calibrant.metrics.ranking import failure_auroc
+from calibrant.outliers import outlier_records
+from calibrant.predictions import Predictions
+from calibrant.records import plain
+from calibrant.registry import TRUST
+from calibrant.shifts.adversarial import fgsm, pgd
+from calibrant.shifts.style import restyle
+from calibrant.training.feed import Feed, order
+from calibrant.training.recipe import Recipe
+from calibrant.training.run import Run
+from calibrant.training.running import together
+from calibrant.training.setup import parted
+from calibrant.trust.sweeping import alpha_sweep
+
+SEEDS = (1, 2, 3)
+NAMES = {"mnist": "steep_slope-mnist-convnet", "cifar10": "steep_slope-cifar10-vgg16"}
+NAMES |= {"cifar100": "steep_slope-cifar100-vgg16"}
+SHORTER = {"epochs": 100, "schedule": "cosine", "warmup": 0.02}
+ALPHAS = {"mnist": (10.0, 6.0), "cifar10": (1.0, 1.0), "cifar100": (1.0, 3.0)}  # plus, minus; the last is our choice
+RATES = (1e-6, 1e-5, 1e-4, 1e-3)
+ORACLES = ("bce", "focal", "tcp", "steep_slope")
+ANCHORED = ("bce", "focal", "tcp", "steep_slope", "class_balanced", "correctness_ranking")
+EPOCHS = 3
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Batches:
+    """Rows as a loader of (inputs, labels) on the device: in order, or in a new order and moved a little each time."""
+
+    def __init__(self, feed, size, *, seed=None, pad=None):
+        self.feed, self.size, self.seed, self.pad, self.epoch = feed, size, seed, pad, 0
+
+    def __iter__(self):
+        n = len(self.feed)
+        rows, moves = torch.arange(n), None
+        if self.seed is not None:
+            self.epoch += 1
+            rows, moves = order(n, n, seed=self.seed, epoch=self.epoch, pad=self.pad)
+        for place in torch.arange(n).split(self.size):
+            some = rows[place].to(DEVICE)
+            moved = None if moves is None else moves[place].to(DEVICE)
+            yield self.feed.ready(self.feed.fetch(some), moved), self.feed.labels[some]
+
+
+def recipe(dataset, seed, epochs):
+    changes = {"seed": seed, "loss": "cross_entropy"}
+    if dataset != "mnist":
+        changes |= SHORTER
+    return Recipe.read(NAMES[dataset], changes | ({"epochs": epochs} if epochs else {}))
+
+
+def folder(home, dataset, seed):
+    return home / "runs" / f"{dataset}-{seed}"
+
+
+def train(home, data, datasets, seeds, epochs):
+    recipes = {folder(home, dataset, seed): recipe(dataset, seed, epochs) for dataset in datasets for seed in seeds}
+    start = time.monotonic()
+
+    def told(name):
+        def tell(epoch):
+            if epoch["epoch"] in (1, 2) or epoch["epoch"] % 10 == 0:
+                known = {key: round(value, 4) for key, value in epoch.items()}
+                print(name, f"{time.monotonic() - start:.0f} s", known, flush=True)
+
+        return tell
+
+    watched = {path: told(path.name) for path in recipes}
+    for run in together(recipes, data=data, device=DEVICE, on_epoch=watched):
+        error = 100 * (1 - float(run.test.correct.double().mean()))
+        print(f"{run.folder.name}: test error {error:.2f} %, {time.monotonic() - start:.0f} s", flush=True)
+
+
+class Subject:
+    """A trained classifier with its rows on the device."""
+
+    def __init__(self, home, dataset, seed, data):
+        self.dataset, self.seed = dataset, seed
+        self.run = Run.read(folder(home, dataset, seed))
+        self.model = self.run.model().to(DEVICE)
+        parts, _ = parted(self.run.recipe, data)
+        known = {"mean": self.run.recipe.mean or data.mean, "std": self.run.recipe.std or data.std}
+        self.known = known
+        self.feeds = {name: Feed(part, DEVICE, **known) for name, part in parts.items()}
+        self.pad = 4 if self.run.recipe.augment == "crop_flip" else None
+
+    def loader(self, part):
+        return Batches(self.feeds[part], 1000)
+
+    def moving(self, part):
+        return Batches(self.feeds[part], 128, seed=self.seed, pad=self.pad)
+
+    def collected(self, part):
+        return collect(self.model, self.loader(part), features="head").predictions()
+
+
+def fitted(subject, rates):
+    """Yield name and predictor for everything that is fitted; ``rates`` are those of the oracles, found or to find."""
+    held, seen = subject.collected("validation"), subject.collected("train")
+    plus, minus = ALPHAS[subject.dataset]
+    slopes = {"alpha_plus": plus, "alpha_minus": minus}
+    yield "mcp", TRUST["mcp"].fit(held.logits, held.labels)
+    yield "mc_dropout", TRUST["mc_dropout"].fit(subject.model)
+    yield "trust_score", TRUST["trust_score"].fit(seen.logits, seen.labels, seen.features)
+    for name in ANCHORED:
+        options = slopes if name == "steep_slope" else {}
+        yield f"{name}, anchored", TRUST[name].fit(held.logits, held.labels, held.features, **options)
+    if subject.dataset != "mnist":  # with slopes as for ImageNet, where errors cost more
+        yield "steep_slope (1, 3), anchored", TRUST["steep_slope"].fit(held.logits, held.labels, held.features)
+    for name in ("bce", "tcp", "steep_slope"):
+        options = slopes if name == "steep_slope" else {}
+        try:
+            with_gpu = seen.features.to(DEVICE)
+            trust = TRUST[name].fit(seen.logits, seen.labels, with_gpu, head="mlp", anchor=False, **options)
+            yield f"{name}, ConfidNet head, training rows", trust
+        except ValueError as error:
+            print(f"  {name} on training rows: {error}", flush=True)
+    for name in ORACLES:
+        yield f"{name}, oracle, training rows", oracle(subject, name, slopes if name == "steep_slope" else {}, rates)
+
+
+def oracle(subject, name, options, rates):
+    """Fine-tune a copy of the body on the training rows at the best rate; find that rate if it is not known."""
+    found = {}
+    for rate in RATES if name not in rates else (rates[name],):
+        made = TRUST["oracle"].fit(
+            subject.model,
+            subject.moving("train"),
+            loss=name,
+            options=options,
+            head="signed_distance" if name == "steep_slope" else "linear",
+            anchor=False,
+            epochs=EPOCHS,
+            optimiser=lambda parameters, rate=rate: torch.optim.Adam(parameters, lr=rate),
+            seed=subject.seed,
+        )
+        judged = made.judge(subject.loader("validation"))
+        found[rate] = (failure_auroc(judged.confidence, judged.correct), made)
+        print(f"  {name} oracle, rate {rate:g}: AUROC on validation {found[rate][0]:.4f}", flush=True)
+    best = max(found, key=lambda rate: found[rate][0])
+    rates[name] = best
+    return found[best][1]
+
+
+def judged_by(trust, predictions, loader):
+    if hasattr(trust, "classifier"):
+        return trust.judge(loader)
+    return trust.judge(predictions)
+
+
+def written(path, judged):
+    """Keep log odds as float32: confidences near 1 keep their ranks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {name: p.confidence.logit(eps=1e-300).clamp(-700, 700).float().numpy() for name, p in judged.items()}
+    np.savez_compressed(path, correct=next(iter(judged.values())).correct.numpy(), **arrays)
+
+
+def judge(home, data_folder, datasets, seeds):
+    for dataset in datasets:
+        data, rates_file = load(dataset, data_folder), home / "judged" / f"{dataset}-rates.json"
+        rates = json.loads(rates_file.read_text()) if rates_file.is_file() else {}
+        models = [Run.read(folder(home, dataset, seed)).model().to(DEVICE) for seed in seeds]
+        for place, seed in enumerate(seeds):
+            path = home / "judged" / f"{dataset}-{seed}-test.npz"
+            if path.is_file():
+                continue
+            start, subject, judged, facts = time.monotonic(), Subject(home, dataset, seed, data), {}, {}
+            test = subject.collected("test")
+            shifts = shifted(subject, data) if dataset != "mnist" else {}
+            under = {name: {} for name in shifts}
+            for name, trust in fitted(subject, rates):
+                judged[name] = judged_by(trust, test, subject.loader("test"))
+                facts[name] = str(trust) if hasattr(trust, "fitted") else name
+                for shift, (loader, predictions) in shifts.items():
+                    under[shift][name] = judged_by(trust, predictions, loader)
+            others = models[:place] + models[place + 1 :]
+            if others:
+                judged["ensemble"] = TRUST["ensemble"].fit([models[place], *others]).judge(subject.loader("test"))
+            for shift, found in under.items():
+                written(home / "judged" / f"{dataset}-{seed}-{shift}.npz", found)
+            swept = alpha_sweep(subject.collected("validation"), test)
+            facts["sweep"] = plain(swept.columns)
+            facts["outliers"] = outliers(subject, test, data_folder)
+            (home / "judged" / f"{dataset}-{seed}.json").write_text(json.dumps(facts, indent=1))
+            rates_file.write_text(json.dumps(rates))
+            written(path, judged)
+            print(f"{dataset} {seed}: {len(judged)} predictors, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def shifted(subject, data):
+    """Return loaders over shifted test images, with what the classifier says about them."""
+    images, labels = data.test.inputs, data.test.labels
+    mean, std = subject.known["mean"], subject.known["std"]
+    pixels = images.float() / 255
+    made = {
+        "defocus_blur": corrupt(images, "defocus_blur", 5).float() / 255,
+        "gaussian_noise": corrupt(images, "gaussian_noise", 5).float() / 255,
+        "restyled": restyle(images, strength=0.5).float() / 255,
+    }
+    for name, attack, size in (("fgsm", fgsm, 2 / 255), ("pgd", pgd, 1 / 255)):
+        made[name] = attack(subject.model, pixels.to(DEVICE), labels.to(DEVICE), epsilon=size, mean=mean, std=std)
+    found = {}
+    for name, inputs in made.items():
+        normal = (inputs.to(DEVICE) - torch.tensor(mean, device=DEVICE).view(-1, 1, 1)) / torch.tensor(
+            std, device=DEVICE
+        ).view(-1, 1, 1)
+        loader = list(zip(normal.split(1000), labels.split(1000), strict=True))
+        found[name] = (loader, collect(subject.model, loader, features="head").predictions())
+    return found
+
+
+def outliers(subject, test, data_folder):
+    """Return OOD records of the other CIFAR's test images."""
+    if subject.dataset == "mnist":
+        return []
+    other = load("cifar100" if subject.dataset == "cifar10" else "cifar10", data_folder)
+    feed = Feed(other.test, DEVICE, **subject.known)
+    logits = torch.cat([collect(subject.model, [batch]).logits for batch in Batches(feed, 1000)])
+    outside = {other.name: Predictions(logits=logits)}
+    return [plain(vars(record)) for record in outlier_records(test, outside)]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("step", choices=("train", "judge"))
+    parser.add_argument("datasets", nargs="+", choices=tuple(NAMES))
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--epochs", type=int, default=0)
+    given = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if given.step == "train":
+        train(given.home, given.data, given.datasets, given.seeds, given.epochs)
+    elif given.step == "judge":
+        judge(given.home, given.data, given.datasets, given.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""How much nearer the predicted class is than any other, among the rows the classifier was trained on."""
+
+import math
+import time
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from calibrant import check
+from calibrant.calibrators.features import of_fit
+from calibrant.calibrators.rows import Rows
+from calibrant.nouns import widened
+from calibrant.registry import TRUST
+from calibrant.trust.neighbours import by_class
+from calibrant.trust.predictor import TrustFit, TrustPredictor
+from calibrant.trust.sampling import columns
+from calibrant.words import count
+
+Filtering = Literal["none", "density"]
+LARGEST = 1e150  # the square of a larger feature leaves float64
+EPSILON = 1e-12  # what the reference adds to the distance it divides by
+
+
+@TRUST.register(reads="rows")
+class TrustScore(TrustPredictor):
+    r"""Trust score: the distance to the nearest other class against the distance to the predicted class.
+
+    .. math:: \frac{d_{\text{other}}}{d_{\text{other}} + d_{\text{predicted}}} = \frac{r}{1 + r}, \qquad
+        r = \frac{d_{\text{other}}}{d_{\text{predicted}}}
+
+    with :math:`d_{\text{predicted}}` the Euclidean distance to the nearest training row of the predicted class and
+    :math:`d_{\text{other}}` the smallest of the distances to the other classes. The score of the paper is the ratio r,
+    which `ratio` returns; the confidence ranks rows as r does, lies in [0, 1], and is 1/2 where both are equally far,
+    also where both distances are 0. Fit it on the *training* rows of the classifier: their labels say where each
+    class lies. Logits only say which class is predicted, of tied classes the first.
+
+    ``neighbour=1`` is for new rows. Rows it was fitted on have themselves at distance 0: ``neighbour=2`` takes the
+    second nearest row of every class, for them only. With ``filtering="density"`` each class loses at most the share
+    ``alpha`` of its rows, those with the largest distance to their ``k_density``-th nearest row of the class, the row
+    itself being the first; rows that tie with the last one kept stay, so no class is left empty. A class of fewer than
+    ``neighbour`` rows is infinitely far: it is never the nearest other class, and where it is predicted, confidence and
+    ratio are 0. Distances are exact and float64; features are kept in their own type, half precision as float32.
+
+    It knows the geometry of the features and nothing of how sure the classifier was. In many dimensions distances are
+    nearly equal and scores gather around 1/2, features on different scales are not made equal, all training rows are
+    kept, and a mislabelled row spoils its surroundings (which filtering is for). It is no probability of being right.
+
+    Reference: Jiang, Kim, Guan & Gupta, NeurIPS 2018.
+
+    Example:
+        >>> features, labels = torch.tensor([[0.0, 0.0], [0.0, 1.0], [4.0, 0.0]]), torch.tensor([0, 0, 1])
+        >>> trust = TrustScore.fit(torch.eye(2)[labels] * 3, labels, features)
+        >>> trust(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        tensor([0.7500, 0.2500], dtype=torch.float64)
+        >>> trust.ratio(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+        tensor([3.0000], dtype=torch.float64)
+    """
+
+    features: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def fit(
+        cls,
+        logits: Any,
+        labels: Any,
+        features: Any,
+        *,
+        filtering: Filtering = "none",
+        alpha: float = 0.0,
+        k_density: int = 10,
+        neighbour: int = 1,
+    ) -> "TrustScore":
+        """Keep training features by class; logits are those that the classifier gave to the same rows."""
+        _check_options(filtering, alpha, k_density, neighbour)
+        rows = Rows.read(logits, labels, features)
+        given = widened(rows.predictions.features)
+        kind = given.dtype if given.is_floating_point() else torch.float32
+        every = _small(of_fit(rows)).to(given.device, kind)
+        order = rows.labels.argsort(stable=True).to(every.device)
+        parts = list(every[order].split(rows.labels.bincount(minlength=rows.k).tolist()))
+        if filtering == "density":
+            parts = [_densest(part, alpha, k_density) for part in parts]
+        sizes = torch.tensor([len(part) for part in parts])
+        state = {"features": torch.cat(parts), "offsets": torch.cat([torch.zeros(1).long(), sizes.cumsum(0)])}
+        few = (sizes < neighbour).nonzero().squeeze(1).tolist()
+        if rows.k - len(few) < 2:
+            raise ValueError(
+                f"labels must hold at least 2 classes of {neighbour} or more rows; "
+                f"got {rows.k - len(few)}. Fit on the training rows of the classifier."
+            )
+        fit = TrustFit(
+            rows.n,
+            rows.k,
+            int((~rows.correct).sum()),
+            (rows.predictions.fingerprint,),
+            time.perf_counter() - rows.began,
+            notes=_notes(few, neighbour),
+        )
+        options = {"filtering": filtering, "alpha": alpha, "k_density": k_density, "neighbour": neighbour}
+        return cls(state, {**options, "features": True}, fit)
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the confidence of each row, 1/2 where the predicted class is as far as the nearest other."""
+        other, predicted = self.distances(logits, features)
+        share = other / (other + predicted)  # 0 where the predicted class is infinitely far
+        return share.masked_fill(other == predicted, 0.5)
+
+    def ratio(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        r"""Return the score of the paper, :math:`d_{\text{other}} / (d_{\text{predicted}} + 10^{-12})`."""
+        other, predicted = self.distances(logits, features)
+        return other / (predicted + EPSILON)
+
+    def distances(self, logits: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the distances to the nearest other class and to the predicted one."""
+        answers = _predicted(logits, self.fitted.k).to(self.features.device)
+        queries = self._queries(features, len(answers))
+        found = by_class(
+            queries, self.features, self.offsets.tolist(), neighbour=self.settings["neighbour"], judged=answers
+        )
+        own = answers[:, None]
+        return found.scatter(1, own, torch.inf).amin(1), found.gather(1, own).squeeze(1)
+
+    def words(self) -> str:
+        """Say how many rows are kept."""
+        nearest = (
+            "nearest row" if self.settings["neighbour"] == 1 else f"nearest row number {self.settings['neighbour']}"
+        )
+        return f"{nearest} of {count(len(self.features))} by class, {self.features.shape[1]} features"
+
+    def _queries(self, features: Tensor | None, n: int) -> Tensor:
+        d = self.features.shape[1]
+        if features is None or tuple(features.shape) != (n, d):
+            got = "none" if features is None else tuple(features.shape)
+            raise ValueError(f"features must have shape ({n}, {d}), the columns as when fitted; got {got}.")
+        check.finite(~features.isfinite().all(1), "features")
+        if features.device != self.features.device:
+            raise ValueError(
+                f"features must be on {self.features.device}, where the predictor is; got {features.device}. "
+                "Call trust.to(device)."
+            )
+        return _small(widened(features) if features.is_floating_point() else features.float()).detach()
+
+
+def _check_options(filtering: str, alpha: float, k_density: int, neighbour: int) -> None:
+    if filtering not in get_args(Filtering):
+        raise ValueError(f"filtering must be one of {', '.join(get_args(Filtering))}; got {filtering!r}.")
+    if filtering == "none" and alpha != 0:
+        raise ValueError(f"alpha must be 0 without filtering; got {alpha}. Pass filtering='density'.")
+    if filtering == "density" and not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1, the share of rows to drop; got {alpha}.")
+    for name, value in (("k_density", k_density), ("neighbour", neighbour)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value}.")
+
+
+def _small(features: Tensor) -> Tensor:
+    largest = max(float(end.abs()) for end in features.aminmax()) if len(features) else 0.0
+    if largest > LARGEST:
+        raise ValueError(f"features must not exceed {LARGEST:g} in size; got {largest:.3g}. Standardise them.")
+    return features
+
+
+def _densest(rows: Tensor, alpha: float, k: int) -> Tensor:
+    """Return the rows of a class without the share of least density, in their order."""
+    n = len(rows)
+    if n == 0:
+        return rows
+    radius = by_class(rows, rows, [0, n], neighbour=min(k, n)).squeeze(1)
+    return rows[radius <= radius.sort().values[n - math.floor(alpha * n + 1e-9) - 1]]
+
+
+def _notes(few: list[int], neighbour: int) -> tuple[str, ...]:
+    if not few:
+        return ()
+    which = ", ".join(map(str, few[:5])) + (", ..." if len(few) > 5 else "")
+    rows = "no rows" if neighbour == 1 else f"fewer than {neighbour} rows"
+    return (f"classes with {rows}: {which}. An answer that names one has confidence 0.",)
+
+
+def _predicted(logits: Tensor, k: int) -> Tensor:
+    """Return the predicted class; one column is the logit of class 1 of two."""
+    z = columns(logits) if logits.ndim in (1, 2) else logits
+    if z.ndim != 2 or z.shape[1] != k:
+        raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")
+    check.finite(z.isnan().any(1), "logits")
+    places = torch.arange(k, device=z.device)
+    return torch.where(z == z.amax(1, keepdim=True), places, k).amin(1)  # the first of equals, on any device

@@ -1,0 +1,225 @@
+"""The trust report: which predictor tells right answers from wrong ones, and whether any beats max-softmax."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from calibrant import curves
+from calibrant.auditing import check_path
+from calibrant.evidence import compare, interval, measure
+from calibrant.predictions import Predictions
+from calibrant.records import Curve, Findings, Record, to_json
+from calibrant.registry import METRICS
+from calibrant.report import trust_words
+from calibrant.words import count
+
+RANKING = ("fpr_at_95_tpr", "aupr_error", "aupr_success", "failure_auroc", "aurc", "augrc")
+SIDES = {"tpr": True, "tnr": False}  # a share of the right rows, and one of the wrong
+SEPARABILITY = ("separability_kl", "separability_bhattacharyya")
+TRUSTED_ABOVE = 0.5
+SWEEP = ("alpha", "loss", "tpr", "tnr")
+
+Judged = Mapping[str, Predictions]
+
+
+@dataclass(frozen=True)
+class TrustReport:
+    """What was found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json."""
+
+    findings: Findings
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Every number; ``method`` is the predictor, ``where`` "all" or "shift: NAME"."""
+        return self.findings.records
+
+    @property
+    def verdict(self) -> str:
+        """Whether any predictor ranks better than the baseline, and what the threshold gives, in words."""
+        return self.findings.verdict
+
+    def save(self, path: str | Path) -> None:
+        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
+        path = check_path(Path(path))
+        path.write_text(to_json(self.findings) if path.suffix == ".json" else self._page(), encoding="utf-8")
+
+    def _page(self) -> str:
+        from calibrant.report.trust import render  # matplotlib and jinja2 are needed only here
+
+        return render(self.findings)
+
+    def __str__(self) -> str:
+        from calibrant.report.trust_table import text
+
+        return text(self.findings)
+
+
+def trust_report(  # noqa: PLR0913  the report names everything it takes
+    judged: Judged,
+    *,
+    baseline: str = "mcp",
+    distrust_below: Mapping[str, float] | None = None,
+    level: float = 0.9,
+    resamples: int | None = None,
+    seed: int = 0,
+    model: str = "",
+    dataset: str = "",
+    shifted: Mapping[str, Judged] | None = None,
+    sweep: Curve | None = None,
+    outliers: Iterable[Record] = (),
+    on_step: Callable[[str], None] | None = None,
+) -> TrustReport:
+    """Compare trust predictors on the same rows, each with every number of the papers' tables, and with a baseline.
+
+    ``judged`` maps a predictor's name to ``Predictions(confidence=..., correct=...)`` of the same rows; that of the
+    ``baseline`` may be ``Predictions(logits=..., labels=...)``, whose confidence is the maximum class probability.
+
+    An answer is trusted above 1/2 (TPR: the share of the right ones) and distrusted below ``distrust_below[name]``
+    (TNR: the share of the wrong ones), 1/2 unless said; of a true class probability 1/K. Intervals have the given
+    ``level``: exact for shares, redrawn rows for the rest. The interval of each difference of AUROC to the baseline
+    is paired, and all of them hold together with that level. ``shifted`` maps the name of a shift to predictors judged
+    on its rows; ``sweep`` has columns alpha, loss, tpr and tnr; ``outliers`` are records of
+    `calibrant.outliers.outlier_records` to show beside. ``resamples`` is 200; fewer, but at least 100, above 100 000
+    rows. ``on_step`` is told each predictor before it is measured.
+
+    Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021 (steep slope loss).
+
+    Example:
+        >>> right = torch.arange(200) % 4 > 0
+        >>> plain = Predictions(confidence=torch.linspace(0.6, 0.9, 200), correct=right)
+        >>> knows = Predictions(confidence=right.double(), correct=right)
+        >>> trust_report({"mcp": plain, "knows": knows}, resamples=20).verdict[:79]
+        'knows tells right from wrong better than max-softmax: AUROC 100.0 against 51.0,'
+    """
+    below = dict(distrust_below or {})
+    places = {"all": judged} | {f"shift: {name}": found for name, found in (shifted or {}).items()}
+    for where, found in places.items():
+        _check(found, baseline, "judged" if where == "all" else f"shifted[{where.removeprefix('shift: ')!r}]")
+    _check_thresholds(below, judged)
+    if sweep is not None and not set(SWEEP) <= set(sweep.columns):
+        raise ValueError(f"sweep must have columns {', '.join(SWEEP)}; got {', '.join(sweep.columns)}.")
+    told = on_step or (lambda name: None)
+    made = [
+        replace(record, model=model, dataset=dataset, seed=seed, where=where)
+        for where, found in places.items()
+        for record in _records(found, baseline, below, level, _draws(found, resamples), seed, told)
+    ]
+    first = judged[baseline]
+    shapes = [curves.oracle_risk_coverage(first)]
+    for name, p in judged.items():
+        for draw in (curves.risk_coverage, partial(curves.trust_histogram, threshold=TRUSTED_ABOVE)):
+            curve = draw(p)
+            shapes.append(replace(curve, settings={**curve.settings, "method": name}))
+    if sweep is not None:
+        shapes.append(replace(sweep, name="alpha_sweep"))
+    words = trust_words.verdict(made, baseline), trust_words.advice(made, baseline)
+    records = (*made, *outliers)
+    return TrustReport(Findings(first.understood, words[0], _notes(places), words[1], records, tuple(shapes)))
+
+
+def _draws(judged: Judged, resamples: int | None) -> int:
+    n = len(next(iter(judged.values())))
+    return max(100, min(200, 20_000_000 // n)) if resamples is None else resamples
+
+
+def _check(judged: Judged, baseline: str, name: str) -> None:
+    """Refuse what is not the same rows judged by each predictor, the baseline among them."""
+    for key, p in judged.items():
+        if not isinstance(p, Predictions):
+            raise TypeError(f"{name}[{key!r}] must be Predictions(confidence=..., correct=...); got {_kind(p)}.")
+        if p.rows.correct is None:
+            raise ValueError(f"{name}[{key!r}] must say which answers were right; these predictions have no labels.")
+    if baseline not in judged:
+        known = ", ".join(map(str, judged)) or "nothing"
+        raise ValueError(f"{name} must hold the baseline {baseline!r} to compare with; got {known}.")
+    first = judged[baseline]
+    for key, p in judged.items():
+        if len(p) != len(first):
+            raise ValueError(f"{name}[{key!r}] must hold the {len(first)} rows of {baseline!r}; got {len(p)}.")
+        if not torch.equal(p.correct, first.correct):
+            differ = int((p.correct != first.correct).sum())
+            raise ValueError(
+                f"{name}[{key!r}] must hold the rows of {baseline!r} in the same order; {count(differ)} of "
+                f"{count(len(p))} are right in one and wrong in the other."
+            )
+
+
+def _check_thresholds(below: Mapping[str, float], judged: Judged) -> None:
+    for name, value in below.items():
+        if name not in judged:
+            raise ValueError(f"distrust_below must name predictors in judged; {name!r} is none.")
+        if not 0 <= value <= 1:
+            raise ValueError(f"distrust_below[{name!r}] must lie in [0, 1]; got {value:g}.")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _records(  # what every record needs
+    judged: Judged,
+    baseline: str,
+    below: Mapping[str, float],
+    level: float,
+    draws: int,
+    seed: int,
+    on_step: Callable[[str], None],
+) -> Iterator[Record]:
+    sure = partial(interval, level=level, resamples=draws, seed=seed)
+    together = 1 - (1 - level) / max(1, len(judged) - 1)
+    for name, p in judged.items():
+        on_step(name)
+        accuracy = sure("accuracy", p)
+        yield _bounded("accuracy", accuracy.value, accuracy.low, accuracy.high, level, len(p), method=name)
+        for metric in RANKING:
+            found = sure(metric, p)
+            yield _bounded(metric, found.value, found.low, found.high, level, len(p), method=name)
+        yield from (_share(metric, p, below.get(name, TRUSTED_ABOVE), level, name) for metric in SIDES)
+        yield from (Record(metric, measure(metric, p), len(p), method=name) for metric in SEPARABILITY)
+        wrong_sign = METRICS["aupr_error"](-p.confidence, p.correct, weights=p.weights)
+        yield Record("aupr_error", wrong_sign, len(p), settings={"sign": "wrong"}, method=name)
+        if name != baseline:
+            d = compare("failure_auroc", p, judged[baseline], level=together, resamples=draws, seed=seed)
+            made = _bounded("failure_auroc_change", d.difference, d.low, d.high, together, len(p), method=name)
+            undefined = math.isnan(d.difference)
+            yield replace(made, p=None if undefined else d.p, settings={"against": baseline, "together": level})
+
+
+def _bounded(metric: str, value: float, low: float, high: float, level: float, n: int, *, method: str) -> Record:
+    """Return a record with its interval, or without one where it is undefined."""
+    if math.isnan(low) or math.isnan(high):
+        return Record(metric, value, n, method=method)
+    return Record(metric, value, n, low=low, high=high, level=level, method=method)
+
+
+def _share(metric: str, p: Predictions, below: float, level: float, method: str) -> Record:
+    """Return the share of right rows trusted, or of wrong rows distrusted, with its exact interval."""
+    threshold = TRUSTED_ABOVE if metric == "tpr" else below
+    value = measure(metric, p, options={"threshold": threshold})
+    side = int((p.correct == SIDES[metric]).sum())
+    low = high = math.nan
+    if side and p.weights is None:
+        bounds = curves.clopper_pearson(np.array([value * side]), np.array([side]), level)
+        low, high = (float(bound[0]) for bound in bounds)
+    made = _bounded(metric, value, low, high, level, side, method=method)
+    return replace(made, settings={"threshold": threshold})
+
+
+def _notes(places: Mapping[str, Judged]) -> tuple[str, ...]:
+    """Say which rows a predictor was fitted on, and which confidences are constant."""
+    found = []
+    for where, judged in places.items():
+        suffix = "" if where == "all" else f" ({where})"
+        for name, p in judged.items():
+            if p.fingerprint in p.fitted_on:
+                rows = f"these {count(len(p))} rows are the rows {name} was fitted on"
+                found.append(f"{rows}; its numbers are optimistic.{suffix}")
+            if len(p) > 1 and bool((p.confidence == p.confidence[0]).all()):
+                value = float(p.confidence[0])
+                found.append(f"{name} gives every row the same confidence ({value:.3g}): it ranks nothing.{suffix}")
+    return tuple(found)

@@ -89,7 +89,7 @@ def line(what, ours, theirs, ratio):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"rows": 50_000, "queries": 10_000, "part": 10_000, "asked": 200, "dimensions": 512}.items():
+    for name, default in {"rows": 50_000, "queries": 10_000, "part": 20_000, "asked": 1000, "dimensions": 512}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--classes", default="10,100")
     parser.add_argument("--rounds", type=int, default=2)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calibrant.selection.policy import Policy as Policy
     from calibrant.training.recipe import Recipe as Recipe
     from calibrant.training.running import train as train
+    from calibrant.trusting import trust_report as trust_report
 
 _HOMES = {
     "Predictions": "predictions",
@@ -37,6 +38,7 @@ _HOMES = {
     "train": "training.running",
     "certify": "selection.certifying",
     "Policy": "selection.policy",
+    "trust_report": "trusting",
 }
 _MODULES = {
     "calibrators",
@@ -55,6 +57,7 @@ _MODULES = {
     "report",
     "scores",
     "selection",
+    "shifts",
     "training",
     "trust",
 }

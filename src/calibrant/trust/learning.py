@@ -19,7 +19,7 @@ RIDGES = (1.0, 0.1, 0.01)  # on the weights of standardised columns, of the mean
 BARE_RIDGE = 1e-4  # without an anchor
 SURE = 1.64  # standard errors by which a head must rank better than max-softmax to be preferred
 FEW = 20  # right or wrong rows below which nothing but the anchor is fitted
-EPOCHS, BATCH, DECAY = 30, 128, 1e-2  # of the mlp
+EPOCHS, BATCH, STEPS, DECAY = 30, 128, 100, 1e-2  # of the mlp; an epoch of many rows has STEPS larger batches
 
 
 @dataclass(frozen=True)
@@ -172,12 +172,13 @@ def _adam(task: Task, u: Tensor, net: Net, decay: float) -> None:
     others = [value for name, value in moving.items() if not name.startswith("w")]
     groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=rate)
-    steps = max(1, len(u) // BATCH)
+    batch = max(BATCH, len(u) // STEPS)
+    steps = max(1, len(u) // batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * steps)
     g = torch.Generator().manual_seed(task.seed)
     for _ in range(EPOCHS):
         order = torch.randperm(len(u), generator=g).to(u.device)
-        for rows in order.split(BATCH)[:steps]:
+        for rows in order.split(batch)[:steps]:
             optimiser.zero_grad()
             task.loss(z_of(task.odds[rows], u[rows], net, task.kind), task.target[rows]).mean().backward()
             optimiser.step()

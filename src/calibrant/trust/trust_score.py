@@ -83,7 +83,8 @@ class TrustScore(TrustPredictor):
         if filtering == "density":
             parts = [_densest(part, alpha, k_density) for part in parts]
         sizes = torch.tensor([len(part) for part in parts])
-        state = {"features": torch.cat(parts), "offsets": torch.cat([torch.zeros(1).long(), sizes.cumsum(0)])}
+        offsets = torch.cat([torch.zeros(1).long(), sizes.cumsum(0)]).to(every.device)
+        state = {"features": torch.cat(parts), "offsets": offsets}
         few = (sizes < neighbour).nonzero().squeeze(1).tolist()
         if rows.k - len(few) < 2:
             raise ValueError(

@@ -1,13 +1,13 @@
 """Trust predictors on MNIST, CIFAR-10 and CIFAR-100: train classifiers, fit every predictor, keep the confidences.
 
-    python benchmarks/trust.py train  --home DIR --data DIR cifar10 mnist
-    python benchmarks/trust.py judge  --home DIR --data DIR cifar10 mnist
-    python benchmarks/trust.py shifts --home DIR --data DIR cifar10
-    python benchmarks/trust.py table  --home DIR cifar10 mnist          # needs only what the others left in DIR/judged
+    python benchmarks/trust.py train --home DIR --data DIR cifar10 mnist
+    python benchmarks/trust.py judge --home DIR --data DIR cifar10 mnist [--seeds 1]
+    python benchmarks/trust_table.py DIR/judged cifar10 mnist
 
-Every step goes on where it stopped. `train` follows the recipes steep_slope-*, shortened (SHORTER below). Anchored heads
-are fitted on the 5 000 (MNIST: 6 000) rows held out for validation, the papers' heads and oracles on the training rows.
-The rate of Adam for the oracles of a loss is chosen on the first seed by AUROC on the validation rows.
+Both go on where they stopped; seeds can be judged by processes of their own, the first one first: it finds the rates of
+Adam for the oracles, by AUROC on the validation rows. `train` follows the recipes steep_slope-*, shortened (SHORTER).
+Anchored heads are fitted on the rows held out for validation (5 000; MNIST 6 000), the papers' heads and oracles on the
+training rows. All are judged on the test rows, and those of CIFAR on five shifts of them.
 """
 
 import argparse
@@ -108,12 +108,15 @@ class Subject:
         self.pad = 4 if self.run.recipe.augment == "crop_flip" else None
 
     def loader(self, part):
+        """Return the rows of a part in order."""
         return Batches(self.feeds[part], 1000)
 
     def moving(self, part):
+        """Return the rows of a part as in training."""
         return Batches(self.feeds[part], 128, seed=self.seed, pad=self.pad)
 
     def collected(self, part):
+        """Return what the classifier says about a part."""
         return collect(self.model, self.loader(part), features="head").predictions()
 
 
@@ -173,17 +176,17 @@ def judged_by(trust, predictions, loader):
 
 def written(path, judged):
     """Keep log odds as float32: confidences near 1 keep their ranks."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: p.confidence.logit(eps=1e-300).clamp(-700, 700).float().numpy() for name, p in judged.items()}
     np.savez_compressed(path, correct=next(iter(judged.values())).correct.numpy(), **arrays)
 
 
 def judge(home, data_folder, datasets, seeds):
+    (home / "judged").mkdir(parents=True, exist_ok=True)
     for dataset in datasets:
         data, rates_file = load(dataset, data_folder), home / "judged" / f"{dataset}-rates.json"
         rates = json.loads(rates_file.read_text()) if rates_file.is_file() else {}
-        models = [Run.read(folder(home, dataset, seed)).model().to(DEVICE) for seed in seeds]
-        for place, seed in enumerate(seeds):
+        models = {seed: Run.read(folder(home, dataset, seed)).model().to(DEVICE) for seed in SEEDS}
+        for seed in seeds:
             path = home / "judged" / f"{dataset}-{seed}-test.npz"
             if path.is_file():
                 continue
@@ -196,9 +199,8 @@ def judge(home, data_folder, datasets, seeds):
                 facts[name] = str(trust) if hasattr(trust, "fitted") else name
                 for shift, (loader, predictions) in shifts.items():
                     under[shift][name] = judged_by(trust, predictions, loader)
-            others = models[:place] + models[place + 1 :]
-            if others:
-                judged["ensemble"] = TRUST["ensemble"].fit([models[place], *others]).judge(subject.loader("test"))
+            members = [models[seed], *(model for other, model in models.items() if other != seed)]
+            judged["ensemble"] = TRUST["ensemble"].fit(members).judge(subject.loader("test"))
             for shift, found in under.items():
                 written(home / "judged" / f"{dataset}-{seed}-{shift}.npz", found)
             swept = alpha_sweep(subject.collected("validation"), test)

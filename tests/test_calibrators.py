@@ -401,5 +401,5 @@ def test_a_matrix_that_separates_its_rows_says_so():
 
 def test_a_device_that_is_not_the_calibrators_is_refused():
     cal = fitted(next(i for i, row in enumerate(ROWS) if row.name == "vector"))
-    with pytest.raises(ValueError, match=r"logits must be on cpu, where the calibrator is; got meta"):
+    with pytest.raises(ValueError, match=r"logits must be on cpu, where vector is; got meta"):
         cal(torch.zeros(2, K, device="meta"))

@@ -58,7 +58,7 @@ def test_the_python_of_the_tour_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").exists()
     promised = re.findall(r"# -> (.*)", code)
-    assert len(promised) == 5
+    assert len(promised) == 6
     for line in promised:
         assert line in done.stdout
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import powered, true_nll
+from calibrant.batch import missing, true_nll
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
@@ -53,9 +53,9 @@ class CalFocal(nn.Module):
         nll = true_nll(logits, labels)
         at = place(nll, self.inner)
         if self.case == 2:
-            return powered(nll, self.gammas.to(nll.dtype)[at])
+            return missing(nll) ** self.gammas.to(nll.dtype)[at] * nll
         error = (-nll.detach()).exp() - self.accuracy.to(nll.dtype)[at]
-        return powered(nll, (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST))
+        return missing(nll) ** (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST) * nll
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from calibrant.batch import powered, true_nll
+from calibrant.batch import missing, true_nll
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -33,4 +33,4 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
     nll = true_nll(logits, labels)
     fixed = nll.detach()
     usual = 3.0 if gamma == 3 else torch.where(fixed > HALF, 3.0, gamma).to(nll.dtype)
-    return powered(nll, torch.where(fixed > FIFTH, 5.0, usual).to(nll.dtype))
+    return missing(nll) ** torch.where(fixed > FIFTH, 5.0, usual).to(nll.dtype) * nll

@@ -20,7 +20,7 @@ from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import Onlooker
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-ADAM = partial(torch.optim.AdamW, lr=1e-4)
+RATE = 1e-4  # of AdamW, if no optimiser is given
 _STANDARD = ("mean", "std", "low", "high")
 
 
@@ -79,7 +79,7 @@ class Oracle(Onlooker):
         head: Kind = "linear",
         anchor: bool = True,
         epochs: int = 5,
-        optimiser: Optimiser = ADAM,
+        optimiser: Optimiser | None = None,
         validation: Iterable[Any] | None = None,
         resize: int = 0,
         seed: int = 0,
@@ -88,7 +88,8 @@ class Oracle(Onlooker):
         """Train an oracle on the batches of a loader, which must come again for each epoch.
 
         ``loss`` is the name of a learned predictor, ``options`` those of its loss; ``backbone`` maps inputs to (n, d)
-        features; ``resize`` is the side to which images are interpolated for it, if it is not the classifier's.
+        features; ``optimiser`` makes one for the parameters, by default AdamW at 1e-4; ``resize`` is the side to which
+        images are interpolated for the backbone, if it is not the classifier's.
         """
         check_kind(head)
         method = _method(loss)
@@ -109,18 +110,19 @@ class Oracle(Onlooker):
         made = cls(classifier, body, net, settings)
         with torch.random.fork_rng([here] if here.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(seed)
-            made._train(loader, method, optimiser, validation, on_epoch or (lambda told: None))
+            steps = (optimiser or partial(torch.optim.AdamW, lr=RATE))(made.parameters())
+            made._train(loader, method, steps, validation, on_epoch or (lambda told: None))
         return made.eval()
 
     def _train(
         self,
         loader: Iterable[Any],
         method: type[Learned],
-        optimiser: Optimiser,
+        steps: torch.optim.Optimizer,
         validation: Iterable[Any] | None,
         on_epoch: Callable[[dict[str, float]], None],
     ) -> None:
-        steps, loss = optimiser(self.parameters()), partial(method.loss, **self.settings["options"])
+        loss = partial(method.loss, **self.settings["options"])
         here, best = device_of(self.classifier), (-math.inf, dict[str, Tensor]())
         for epoch in range(self.settings["epochs"] + 1):
             total, rows = 0.0, 0

@@ -76,8 +76,10 @@ class TrustPredictor(nn.Module):
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the confidence of each row, float64 in [0, 1]."""
-        z = checked(self, self.name, self.fitted.k, logits, features, needs=self.needs_features)
-        return self.map(z, features).double()
+        return self.map(self._read(logits, features), features).double()
+
+    def _read(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        return checked(self, self.name, self.fitted.k, logits, features, needs=self.needs_features)
 
     def judge(self, predictions: Predictions) -> Predictions:
         """Return the same answers with this confidence: what metrics, audits and policies read.

@@ -7,14 +7,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from calibrant import check
-from calibrant.calibrators.features import of_fit
+from calibrant.calibrators.features import of_call, of_fit
 from calibrant.calibrators.rows import Rows
 from calibrant.nouns import widened
 from calibrant.registry import TRUST
 from calibrant.trust.neighbours import by_class
 from calibrant.trust.predictor import TrustFit, TrustPredictor
-from calibrant.trust.sampling import columns
 from calibrant.words import count
 
 Filtering = Literal["none", "density"]
@@ -102,23 +100,29 @@ class TrustScore(TrustPredictor):
         options = {"filtering": filtering, "alpha": alpha, "k_density": k_density, "neighbour": neighbour}
         return cls(state, {**options, "features": True}, fit)
 
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the confidence of each row, 1/2 where the predicted class is as far as the nearest other."""
-        other, predicted = self.distances(logits, features)
+        other, predicted = self._distances(logits, features)
         share = other / (other + predicted)  # 0 where the predicted class is infinitely far
         return share.masked_fill(other == predicted, 0.5)
 
-    def ratio(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+    def ratio(self, logits: Tensor, features: Tensor) -> Tensor:
         r"""Return the score of the paper, :math:`d_{\text{other}} / (d_{\text{predicted}} + 10^{-12})`."""
-        other, predicted = self.distances(logits, features)
+        other, predicted = self._distances(self._read(logits, features), features)
         return other / (predicted + EPSILON)
 
-    def distances(self, logits: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _distances(self, logits: Tensor, features: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the distances to the nearest other class and to the predicted one."""
-        answers = _predicted(logits, self.fitted.k).to(self.features.device)
-        queries = self._queries(features, len(answers))
+        places = torch.arange(logits.shape[1], device=logits.device)
+        answers = torch.where(logits == logits.amax(1, keepdim=True), places, len(places)).amin(
+            1
+        )  # the first of equals
         found = by_class(
-            queries, self.features, self.offsets.tolist(), neighbour=self.settings["neighbour"], judged=answers
+            self._queries(features),
+            self.features,
+            self.offsets.tolist(),
+            neighbour=self.settings["neighbour"],
+            judged=answers,
         )
         own = answers[:, None]
         return found.scatter(1, own, torch.inf).amin(1), found.gather(1, own).squeeze(1)
@@ -130,18 +134,12 @@ class TrustScore(TrustPredictor):
         )
         return f"{nearest} of {count(len(self.features))} by class, {self.features.shape[1]} features"
 
-    def _queries(self, features: Tensor | None, n: int) -> Tensor:
-        d = self.features.shape[1]
-        if features is None or tuple(features.shape) != (n, d):
-            got = "none" if features is None else tuple(features.shape)
-            raise ValueError(f"features must have shape ({n}, {d}), the columns as when fitted; got {got}.")
-        check.finite(~features.isfinite().all(1), "features")
-        if features.device != self.features.device:
-            raise ValueError(
-                f"features must be on {self.features.device}, where the predictor is; got {features.device}. "
-                "Call trust.to(device)."
-            )
-        return _small(widened(features) if features.is_floating_point() else features.float()).detach()
+    def _queries(self, features: Tensor | None) -> Tensor:
+        kind = torch.promote_types(torch.float32, self.features.dtype)
+        seen = of_call(features, self.features.shape[1], torch.empty(0, dtype=kind))
+        if seen.device != self.features.device:
+            raise ValueError(f"features must be on {self.features.device}, where the logits are; got {seen.device}.")
+        return _small(seen).detach()
 
 
 def _check_options(filtering: str, alpha: float, k_density: int, neighbour: int) -> None:
@@ -178,13 +176,3 @@ def _notes(few: list[int], neighbour: int) -> tuple[str, ...]:
     which = ", ".join(map(str, few[:5])) + (", ..." if len(few) > 5 else "")
     rows = "no rows" if neighbour == 1 else f"fewer than {neighbour} rows"
     return (f"classes with {rows}: {which}. An answer that names one has confidence 0.",)
-
-
-def _predicted(logits: Tensor, k: int) -> Tensor:
-    """Return the predicted class; one column is the logit of class 1 of two."""
-    z = columns(logits) if logits.ndim in (1, 2) else logits
-    if z.ndim != 2 or z.shape[1] != k:
-        raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")
-    check.finite(z.isnan().any(1), "logits")
-    places = torch.arange(k, device=z.device)
-    return torch.where(z == z.amax(1, keepdim=True), places, k).amin(1)  # the first of equals, on any device

@@ -71,50 +71,64 @@ def numbers(confidence, correct, name, dataset):
     ]
 
 
-def table(folder, dataset, where):
-    """Print mean and standard deviation over seeds; the difference of AUC is taken seed by seed."""
-    paths = sorted(folder.glob(f"{dataset}-*-{where}.npz"))
+def over_seeds(folder, dataset, where):
+    """Return the numbers of each predictor, a row a seed; the difference of AUC is taken seed by seed."""
     found = {}
-    for path in paths:
+    for path in sorted(folder.glob(f"{dataset}-*-{where}.npz")):
         correct, sure = judged(path)
         base = 100 * failure_auroc(sure["mcp"], correct)
         for name, confidence in sure.items():
             row = numbers(confidence, correct, name, dataset)
             row[5] = row[4] - base
             found.setdefault(name, []).append(row)
-    print(f"\n### {dataset}, {where}, {len(paths)} seeds\n")
-    print("| " + " | ".join(HEAD) + " |")
-    print("|---" * len(HEAD) + "|")
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def test_table(folder, dataset):
+    """Print means over seeds, those of AUC with their standard deviation, and what the paper has."""
+    found = over_seeds(folder, dataset, "test")
+    print(f"\n### {dataset}, test rows, {len(found['mcp'])} seeds\n")
+    print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
     for name, rows in found.items():
-        mean, spread = np.mean(rows, 0), np.std(rows, 0, ddof=1) if len(rows) > 1 else np.zeros(len(rows[0]))
-        cells = [
-            f"{m:.2f}" + (f" +- {s:.2f}" if at in (4, 5) else "")
-            for at, (m, s) in enumerate(zip(mean, spread, strict=True))
-        ]
-        cells[5] = cells[5] if mean[5] < 0 else f"+{cells[5]}"
+        mean, spread = rows.mean(0), rows.std(0, ddof=1) if len(rows) > 1 else np.full(rows.shape[1], np.nan)
+        cells = [f"{value:.2f}" for value in mean]
+        cells[4], cells[5] = f"{mean[4]:.2f} +- {spread[4]:.2f}", f"{mean[5]:+.2f} +- {spread[5]:.2f}"
         print(f"| {name} | " + " | ".join(cells) + " |")
-    for name, row in PAPER.get(dataset, {}).items() if where == "test" else ():
+    for name, row in PAPER.get(dataset, {}).items():
         acc, fpr, error, success, auc, right, wrong = row.split(" | ")
         print(f"| *paper: {name}* | {acc} | {fpr} | {error} | {success} | {auc} | | {right} | {wrong} | | | |")
 
 
+def shift_table(folder, dataset, shifts):
+    """Print AUC, TPR / TNR of each predictor under each shift."""
+    found = {shift: over_seeds(folder, dataset, shift) for shift in shifts}
+    heads = [f"{shift} (accuracy {rows['mcp'].mean(0)[0]:.1f})" for shift, rows in found.items()]
+    print(f"\n### {dataset}, shifted\n\n| predictor | " + " | ".join(heads) + " |\n|---" + "|---" * len(heads) + "|")
+    for name in next(iter(found.values())):
+        means = [rows[name].mean(0) for rows in found.values()]
+        print(f"| {name} | " + " | ".join(f"{m[4]:.1f}, {m[6]:.0f} / {m[7]:.0f}" for m in means) + " |")
+
+
 def outliers(folder, dataset):
+    """Print how well scores tell the other data set's test images."""
+    print("\n| inside | outside | score | metric | percent | seeds |\n|---|---|---|---|---|---|")
     values = {}
     for path in sorted(folder.glob(f"{dataset}-?.json")):
         for record in json.loads(path.read_text())["outliers"]:
             if record["metric"] in ("ood_auroc", "fpr_at_95_tpr"):
                 values.setdefault((record["method"], record["where"], record["metric"]), []).append(record["value"])
     for (method, where, metric), found in values.items():
-        print(f"| {dataset} | {where} | {method} | {metric} | {100 * np.mean(found):.2f} | {len(found)} |")
+        place = where.removeprefix("outside: ")
+        print(f"| {dataset} | {place} | {method} | {metric} | {100 * np.mean(found):.2f} | {len(found)} |")
 
 
 def main():
     folder = Path(sys.argv[1])
     for dataset in sys.argv[2:]:
-        wheres = {path.stem.split("-", 2)[2] for path in folder.glob(f"{dataset}-*-*.npz")}
-        for where in sorted(wheres, key=lambda name: (name != "test", name)):
-            table(folder, dataset, where)
-        outliers(folder, dataset)
+        test_table(folder, dataset)
+        if shifts := sorted({path.stem.split("-", 2)[2] for path in folder.glob(f"{dataset}-*-*.npz")} - {"test"}):
+            shift_table(folder, dataset, shifts)
+            outliers(folder, dataset)
 
 
 if __name__ == "__main__":

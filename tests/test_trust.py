@@ -176,28 +176,26 @@ def test_paired_auroc_agrees_with_the_metric_and_its_error_with_resampling():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_fitted_predictor_ranks_no_worse_than_max_softmax_whatever_the_features(name):
-    for seed in range(2):
-        logits, labels, seen = rows(3000, seed=seed)
-        fit, judge = torch.arange(1500), torch.arange(1500, 3000)
-        trust = TRUST[name].fit(logits[fit], labels[fit], seen[fit])
-        p = Predictions(logits=logits[judge], labels=labels[judge], features=seen[judge])
-        judged = trust.judge(p)
-        assert judged.confidence.dtype == torch.float64
-        gap = failure_auroc(judged.confidence, judged.correct) - failure_auroc(p.confidence, p.correct)
-        assert gap > -0.003, (seed, gap)
+    logits, labels, seen = rows(5000, seed=list(LOSSES).index(name))
+    fit, judge = torch.arange(1000), torch.arange(1000, 5000)
+    trust = TRUST[name].fit(logits[fit], labels[fit], seen[fit])
+    p = Predictions(logits=logits[judge], labels=labels[judge], features=seen[judge])
+    judged = trust.judge(p)
+    assert judged.confidence.dtype == torch.float64
+    assert failure_auroc(judged.confidence, judged.correct) > failure_auroc(p.confidence, p.correct) - 0.003
 
 
 @pytest.mark.parametrize("name", ["bce", "steep_slope"])
 def test_features_that_know_are_used_and_those_that_do_not_are_left_aside(name):
-    logits, labels, seen = rows(3000, features="telling")
-    fit, judge = torch.arange(1500), torch.arange(1500, 3000)
+    logits, labels, seen = rows(2000, features="telling")
+    fit, judge = torch.arange(1000), torch.arange(1000, 2000)
     trust = TRUST[name].fit(logits[fit], labels[fit], seen[fit])
     p = Predictions(logits=logits[judge], labels=labels[judge], features=seen[judge])
     judged = trust.judge(p)
     assert trust.needs_features
     assert failure_auroc(judged.confidence, judged.correct) > failure_auroc(p.confidence, p.correct) + 0.03
     assert trust.fitted.auroc[1] > trust.fitted.auroc[0]
-    blind = TRUST[name].fit(*rows(1500))
+    blind = TRUST[name].fit(*rows(800))
     assert not blind.needs_features
     assert "so its ranking is kept" in str(blind)
 
@@ -240,7 +238,7 @@ def test_a_confidnet_head_learns_and_repeats_itself():
 
 
 def test_fits_are_repeatable_and_leave_the_random_state_alone():
-    logits, labels, seen = rows(600)
+    logits, labels, seen = rows(300)
     before = torch.get_rng_state()
     one, two = (TRUST["focal"].fit(logits, labels, seen) for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())

@@ -14,6 +14,8 @@ from calibrant.report.figures import QUIET, SURE, WRONG
 from calibrant.report.training import LINES
 from calibrant.report.trust_rows import by_method
 
+WIDE = 18  # letters from which a name takes half of the legend
+
 
 def drawn(findings: Findings) -> dict[str, str]:
     """Draw every figure that has a curve, each as an SVG element by its name."""
@@ -36,7 +38,8 @@ def drawn(findings: Findings) -> dict[str, str]:
 
 def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
     """Draw a line for each predictor; each has a dash of its own too, and the first is drawn widest."""
-    legend = -(-(len(curves) + 1) // 3)  # rows of the legend, which stands above
+    columns = 3 if max(map(len, curves)) < WIDE else 2
+    legend = -(-(len(curves) + 1) // columns)  # rows of the legend, which stands above
     figure = Figure(figsize=(5.6, 3.3 + 0.17 * legend), layout="constrained")
     ax = figure.subplots()
     if oracle:
@@ -57,7 +60,7 @@ def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
         )
     ax.set(xlabel="share accepted (coverage)", ylabel="error among accepted", xlim=(-0.02, 1.02))
     ax.set_ylim(bottom=0)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, borderaxespad=0.2, handlelength=2.4)
+    figure.legend(loc="outside upper left", ncols=columns, frameon=False, borderaxespad=0.2, handlelength=2.4)
     return figure
 
 

@@ -40,7 +40,7 @@ NAMES = {"mnist": "steep_slope-mnist-convnet", "cifar10": "steep_slope-cifar10-v
 NAMES |= {"cifar100": "steep_slope-cifar100-vgg16"}
 SHORTER = {"epochs": 100, "schedule": "cosine", "warmup": 0.02}
 ALPHAS = {"mnist": (10.0, 6.0), "cifar10": (1.0, 1.0), "cifar100": (1.0, 3.0)}  # plus, minus; the last is our choice
-RATES = (1e-5, 1e-4, 1e-3)
+RATES = (1e-6, 1e-5, 1e-4)
 ORACLES = ("bce", "focal", "tcp", "steep_slope")
 ANCHORED = ("bce", "focal", "tcp", "steep_slope", "class_balanced", "correctness_ranking")
 EPOCHS = 2
@@ -104,6 +104,11 @@ class Subject:
         parts, _ = parted(self.run.recipe, data)
         known = {"mean": self.run.recipe.mean or data.mean, "std": self.run.recipe.std or data.std}
         self.known = known
+        held = len(parts["validation"])
+        order = torch.randperm(held, generator=torch.Generator().manual_seed(seed))
+        parts["fitting"], parts["checking"] = (
+            parts["validation"].take(rows) for rows in (order[: held * 4 // 5], order[held * 4 // 5 :])
+        )
         self.feeds = {name: Feed(part, DEVICE, **known) for name, part in parts.items()}
         self.pad = 4 if self.run.recipe.augment == "crop_flip" else None
 
@@ -141,8 +146,22 @@ def fitted(subject, rates):
             yield f"{name}, ConfidNet head, training rows", trust
         except ValueError as error:
             print(f"  {name} on training rows: {error}", flush=True)
+    for name in ("bce", "steep_slope"):
+        yield f"{name}, oracle, anchored", anchored_oracle(subject, name, slopes if name == "steep_slope" else {})
     for name in ORACLES:
         yield f"{name}, oracle, training rows", oracle(subject, name, slopes if name == "steep_slope" else {}, rates)
+
+
+def anchored_oracle(subject, name, options):
+    """Fine-tune on four fifths of the validation rows, and keep the epoch that ranks the last fifth best."""
+    return TRUST["oracle"].fit(
+        subject.model,
+        subject.moving("fitting"),
+        loss=name,
+        options=options,
+        validation=subject.loader("checking"),
+        seed=subject.seed,
+    )
 
 
 def oracle(subject, name, options, rates):
@@ -205,7 +224,7 @@ def judge(home, data_folder, datasets, seeds):
                 written(home / "judged" / f"{dataset}-{seed}-{shift}.npz", found)
             swept = alpha_sweep(subject.collected("validation"), test)
             facts["sweep"] = plain(swept.columns)
-            facts["outliers"] = outliers(subject, test, data_folder)
+            facts["outliers"] = outliers(subject, test, shifts, data_folder)
             (home / "judged" / f"{dataset}-{seed}.json").write_text(json.dumps(facts, indent=1))
             rates_file.write_text(json.dumps(rates))
             written(path, judged)
@@ -234,14 +253,18 @@ def shifted(subject, data):
     return found
 
 
-def outliers(subject, test, data_folder):
-    """Return OOD records of the other CIFAR's test images."""
+def outliers(subject, test, shifts, data_folder):
+    """Return OOD records of the other CIFAR's test images, of noisy ones, and of SVHN where its files are."""
     if subject.dataset == "mnist":
         return []
-    other = load("cifar100" if subject.dataset == "cifar10" else "cifar10", data_folder)
-    feed = Feed(other.test, DEVICE, **subject.known)
-    logits = torch.cat([collect(subject.model, [batch]).logits for batch in Batches(feed, 1000)])
-    outside = {other.name: Predictions(logits=logits)}
+    outside = {"gaussian_noise": shifts["gaussian_noise"][1]}
+    for name in ("cifar100" if subject.dataset == "cifar10" else "cifar10", "svhn"):
+        try:
+            feed = Feed(load(name, data_folder).test, DEVICE, **subject.known)
+        except FileNotFoundError:
+            continue
+        logits = torch.cat([collect(subject.model, [batch]).logits for batch in Batches(feed, 1000)])
+        outside[name] = Predictions(logits=logits)
     return [plain(vars(record)) for record in outlier_records(test, outside)]
 
 

@@ -1,6 +1,5 @@
 """Learned trust predictors: their losses, their heads, and that they do not lose to max-softmax."""
 
-import copy
 import math
 from functools import partial
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from calibrant.auditing import audit
 from calibrant.metrics.ranking import failure_auroc, tnr, tpr
 from calibrant.models.making import make
 from calibrant.predictions import Predictions
@@ -265,6 +265,7 @@ def test_judging_keeps_groups_and_weights_and_knows_the_rows_of_the_fit():
     assert torch.equal(judged.weights, p.weights)
     assert list(judged.groups) == list(p.groups)
     assert judged.fingerprint in judged.fitted_on
+    assert "rows the trust predictor was fitted on" in audit(judged, resamples=20).findings.notes[0]
     other = Predictions(logits=logits.flip(0)[:300], labels=labels.flip(0)[:300])
     assert trust.judge(other).fitted_on == ()
 
@@ -290,7 +291,7 @@ BAD = {
     "bad features": (lambda: TRUST["bce"].fit(GOOD[0], GOOD[1], GOOD[2] * math.nan), "features must be finite"),
     "head": (lambda: check_kind("tree"), "head must be one of"),
     "alpha": (lambda: TRUST["steep_slope"].fit(*GOOD, alpha_minus=0.0), "alpha_plus and alpha_minus must lie in"),
-    "gamma": (lambda: TRUST["focal"].fit(*GOOD, gamma=-1.0), "gamma must be at least 0"),
+    "gamma": (lambda: TRUST["focal"].fit(*GOOD, gamma=-1.0), "gamma must be a finite number of at least 0"),
     "beta": (lambda: TRUST["class_balanced"].fit(*GOOD, beta=1.0), "beta must lie in"),
     "columns": (lambda: TRUST["mcp"].fit(GOOD[0], GOOD[1])(GOOD[0][:, :3]), "logits must have 5 columns"),
     "loss": (lambda: TRUST["oracle"].fit(make("mlp", 3, channels=1, side=8), [], loss="mcp"), "loss must be that of"),
@@ -348,13 +349,14 @@ def test_an_oracle_learns_and_leaves_the_classifier_as_it_was(loss, anchor):
     model, loader = small_problem()
     state, modes = photograph(model)
     adam = partial(torch.optim.Adam, lr=1e-2)
-    oracle = TRUST["oracle"].fit(model, loader, loss=loss, anchor=anchor, epochs=3, optimiser=adam)
+    others = {"validation": loader[6:]} if anchor else {}
+    oracle = TRUST["oracle"].fit(model, loader[:6], loss=loss, anchor=anchor, epochs=3, optimiser=adam, **others)
     after, same_modes = photograph(model)
     assert modes == same_modes
     assert all(torch.equal(state[name], after[name]) for name in state)
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert oracle.history[3]["loss"] < oracle.history[1]["loss"]
-    assert not torch.equal(oracle.backbone[0].weight, model.body[0].weight)
+    assert anchor or not torch.equal(oracle.backbone[0].weight, model.body[0].weight)
     assert not any(p is q for p in oracle.parameters() for q in model.parameters())
     judged = oracle.judge(loader)
     with torch.no_grad():
@@ -364,34 +366,127 @@ def test_an_oracle_learns_and_leaves_the_classifier_as_it_was(loss, anchor):
     assert oracle.distrust_below == (pytest.approx(1 / 3) if loss == "tcp" else 0.5)
 
 
-def test_an_anchored_oracle_starts_as_max_softmax_and_keeps_the_best_epoch():
+def test_an_anchored_oracle_keeps_its_start_unless_an_epoch_is_surely_better():
     model, loader = small_problem()
-    half = len(loader) // 2
     wild = partial(torch.optim.SGD, lr=50.0)
-    oracle = TRUST["oracle"].fit(model, loader[:half], epochs=2, optimiser=wild, validation=loader[half:])
-    scores = [told["auroc"] for told in oracle.history]
-    judged = oracle.judge(loader[half:])
-    assert failure_auroc(judged.confidence, judged.correct) == pytest.approx(max(scores), abs=1e-9)
+    oracle = TRUST["oracle"].fit(model, loader[:4], epochs=2, optimiser=wild, validation=loader[4:])
+    judged = oracle.judge(loader[4:])
     with torch.no_grad():
-        logits = torch.cat([model.eval()(x) for x, _ in loader[half:]])
-    assert scores[0] == pytest.approx(failure_auroc(logits.double().softmax(1).amax(1), judged.correct), abs=1e-6)
+        sure = torch.cat([model.eval()(x) for x, _ in loader[4:]]).double().softmax(1).amax(1)
+    np.testing.assert_allclose(judged.confidence, sure, atol=1e-6)
+    assert oracle.history[0]["auroc"] == pytest.approx(failure_auroc(sure, judged.correct), abs=1e-6)
+
+
+def test_an_oracle_that_can_learn_more_leaves_its_start():
+    model, loader = small_problem(2048)
+    with torch.no_grad():  # wrong wherever the last input is large, which max-softmax does not know
+        model.eval()
+        loader = [(x, (model(x).argmax(1) + (x[:, 3] > 0.5)) % 3) for x, _ in loader]
+    adam = partial(torch.optim.Adam, lr=1e-2)
+    oracle = TRUST["oracle"].fit(model, loader[:24], epochs=5, optimiser=adam, validation=loader[24:])
+    scores = [told["auroc"] for told in oracle.history]
+    judged = oracle.judge(loader[24:])
+    assert failure_auroc(judged.confidence, judged.correct) == pytest.approx(max(scores), abs=1e-9)
+    assert max(scores) > scores[0] + 0.02
 
 
 def test_an_oracle_of_another_architecture_and_size_watches_as_well():
     classifier = make("mlp", 3, channels=1, side=8)
     loader = [(torch.randn(16, 1, 8, 8), torch.arange(16) % 3)]
     backbone = make("lenet", 3, channels=1, side=16).body
-    oracle = TRUST["oracle"].fit(classifier, loader, backbone=backbone, resize=16, epochs=1, head="signed_distance")
+    before = photograph(backbone)[0]
+    options = {"anchor": False, "epochs": 1}
+    oracle = TRUST["oracle"].fit(classifier, loader, backbone=backbone, resize=16, head="signed_distance", **options)
     assert oracle.confidence(loader[0][0]).shape == (16,)
-    shared = TRUST["oracle"].fit(classifier, loader, backbone=classifier.body, epochs=1)
+    assert all(torch.equal(before[name], value) for name, value in backbone.state_dict().items())
+    shared = TRUST["oracle"].fit(classifier, loader, backbone=classifier.body, **options)
     assert not torch.equal(shared.backbone[1].weight, classifier.body[1].weight)
-    with pytest.raises(ValueError, match="backbone must be given"):
-        TRUST["oracle"].fit(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), loader)
+
+
+def test_an_oracle_takes_one_column_of_logits_and_counts_for_class_balanced():
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    loader = [(torch.randn(32, 4), torch.arange(32) % 2) for _ in range(2)]
+    oracle = TRUST["oracle"].fit(model, loader, loss="class_balanced", backbone=nn.Linear(4, 3), anchor=False, epochs=1)
+    assert sum(oracle.settings["options"]["counts"]) == 64
+    assert bool(oracle.confidence(loader[0][0]).isfinite().all())
 
 
 def test_an_oracle_repeats_itself_and_leaves_the_random_state_alone():
     model, loader = small_problem()
+    data = torch.utils.data.TensorDataset(torch.cat([x for x, _ in loader]), torch.cat([y for _, y in loader]))
+    shuffled = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
     before = torch.get_rng_state()
-    one, two = (TRUST["oracle"].fit(model, copy.deepcopy(loader), epochs=1, seed=4) for _ in range(2))
+    one, two = (TRUST["oracle"].fit(model, shuffled, anchor=False, epochs=1, seed=4) for _ in range(2))
+    one.judge(shuffled)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(one.confidence(loader[0][0]), two.confidence(loader[0][0]))
+
+
+ORACLES = {
+    "no body": (lambda m, b: {"classifier": nn.Linear(4, 3), "loader": b}, "backbone must be given"),
+    "no validation": (lambda m, b: {"anchor": True, "loader": b}, "validation must be given with anchor=True"),
+    "generator": (lambda m, b: {"loader": iter(b)}, "loader must give its batches anew"),
+    "option": (lambda m, b: {"loader": b, "options": {"gama": 2.0}}, "options must be among none"),
+    "value": (
+        lambda m, b: {"loader": b, "loss": "steep_slope", "options": {"alpha_plus": -1.0}},
+        "alpha_plus and alpha_minus must lie in",
+    ),
+    "labels": (lambda m, b: {"loader": [(x, y + 5) for x, y in b]}, "labels must lie in 0 to 2"),
+    "lengths": (lambda m, b: {"loader": [(x, y[:-1]) for x, y in b]}, "a row for each label"),
+    "epochs": (lambda m, b: {"loader": b, "epochs": -1}, "epochs and resize must not be negative"),
+    "one kind": (
+        lambda m, b: {"loader": b, "anchor": True, "validation": [(b[0][0], m.eval()(b[0][0]).argmax(1))]},
+        "validation must hold answers that are right",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_bad_oracle_is_answered_in_one_sentence(name):
+    given, words = ORACLES[name]
+    model, loader = small_problem(128)
+    asked = {"classifier": model, "anchor": False, "epochs": 1} | given(model, loader)
+    with pytest.raises(ValueError, match=words):
+        TRUST["oracle"].fit(**asked)
+
+
+def test_answers_that_are_all_wrong_are_judged_all_the_same():
+    model, loader = small_problem(128)
+    oracle = TRUST["oracle"].fit(model, loader, anchor=False, epochs=0)
+    with torch.no_grad():
+        wrong = [(x, (model.eval()(x).argmax(1) + 1) % 3) for x, _ in loader]
+    assert not oracle.judge(wrong).correct.any()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_fitting_works_inside_other_modes(mode):
+    logits, labels, seen = rows(300)
+    model, loader = small_problem(128)
+    with mode():
+        inside = TRUST["bce"].fit(logits.clone(), labels, seen.clone())
+        TRUST["oracle"].fit(model, loader, anchor=False, epochs=1)
+    assert torch.equal(inside(logits), TRUST["bce"].fit(logits, labels, seen)(logits))
+
+
+def test_features_keep_their_digits_between_fit_and_call():
+    logits, labels, _ = rows(600)
+    right = logits.argmax(1) == labels
+    g = torch.Generator().manual_seed(3)
+    seconds = 1.7e9 + 40 * right.double()[:, None] + 10 * torch.randn(600, 1, generator=g, dtype=torch.float64)
+    for seen in (seconds, (seconds - 1.7e9) * 1e-10, (seconds - 1.7e9) * 1e40):
+        trust = TRUST["bce"].fit(logits, labels, seen)
+        assert failure_auroc(trust(logits, seen), right) > 0.95
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_logits_on_any_scale_give_confidences_that_differ(name):
+    logits, labels, _ = rows(600)
+    for scale in (1e-3, 30.0, 1e4):
+        spread = TRUST[name].fit(scale * logits, labels, head="linear")(scale * logits)
+        assert float(spread.quantile(0.95) - spread.quantile(0.05)) > 0.05, scale
+
+
+def test_a_predictor_whose_confidences_hardly_differ_says_so():
+    logits, labels, _ = rows(600)
+    assert "nothing was learned that could be used" in str(TRUST["steep_slope"].fit(1e9 * logits, labels))
+    assert "nothing was learned" not in str(TRUST["steep_slope"].fit(logits, labels))

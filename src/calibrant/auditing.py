@@ -163,8 +163,9 @@ def audit(
         curves.roc(predictions),
     )
     if seen:
+        which = "trust predictor" if predictions.k is None else "calibrator"
         notes = (
-            f"these {len(predictions)} rows are the rows the calibrator was fitted on; its numbers are optimistic.",
+            f"these {len(predictions)} rows are the rows the {which} was fitted on; its numbers are optimistic.",
             *notes,
         )
     base = Findings(predictions.understood, "", notes, (), found, shapes)

@@ -1,6 +1,6 @@
 """A model and a loader -> logits, labels and features, together and in order, on the CPU."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -28,9 +28,12 @@ class Collected:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def predictions(self) -> Predictions:
-        """Return them as `Predictions`, which checks them."""
-        return Predictions(logits=self.logits, labels=self.labels, features=self.features)
+    def predictions(self, classes: Sequence[Any] | None = None) -> Predictions:
+        """Return them as `Predictions`, which checks them; ``classes`` names the columns.
+
+        ``classes=range(k)`` says that the columns are in order, however wrong the answers are: under an attack, say.
+        """
+        return Predictions(logits=self.logits, labels=self.labels, features=self.features, classes=classes)
 
 
 def collect(
@@ -66,7 +69,8 @@ def collect(
     with evaluating(model, here), _inputs_of(model, features) as seen, torch.no_grad():
         for inputs, labels in batches(loader, here):
             seen.clear()
-            kept.append(_step(model, inputs, labels))
+            logits = answered(model, inputs, labels)
+            kept.append((logits.detach().to("cpu", torch.float32, copy=True), labels))
             if features is not None:
                 kept[-1] += (_layer_input(seen, features, len(kept[-1][0])),)
             rows += len(kept[-1][0])
@@ -101,12 +105,13 @@ def logits_of(model: nn.Module, inputs: Any) -> Tensor:
     return logits
 
 
-def _step(model: nn.Module, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+def answered(model: nn.Module, inputs: Any, labels: Tensor) -> Tensor:
+    """Return the logits of a batch, if there is a row for each label."""
     logits = logits_of(model, inputs)
     if labels.ndim == 0 or len(labels) != len(logits):
         shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"model must return a row for each label; got {shapes}.")
-    return logits.detach().to("cpu", torch.float32, copy=True), labels
+    return logits
 
 
 def _logits(output: Any) -> Tensor:

@@ -24,6 +24,8 @@ class Predictions:
     ``ignore_index`` are left out and counted. Without ``labels`` (rows out of distribution, say) there are scores but
     nothing about correctness.
 
+    A trust predictor's ``judge`` notes in ``distrust_below`` from where down its confidence means distrust.
+
     ``understood`` says back in one line what was read, ``notes`` what looks suspicious. The per-row facts
     (`confidence`, `predicted`, `margin`, `entropy`, `nll`, `brier`, ...) are float64 on the CPU.
 
@@ -68,6 +70,7 @@ class Predictions:
             self.rows = reading.full(kind, given[kind], labels, classes, ignore_index)
         kept, n = self.rows.kept, len(self.rows.kept)
         self.fitted_on: tuple[str, ...] = ()
+        self.distrust_below: float | None = None
         self.groups = None if groups is None else check.groups(groups, n)[kept.numpy()]
         self.weights = None if weights is None else check.weights(check.tensor(weights, "weights").cpu(), n)[kept]
         self._features = None if features is None else check.features(check.tensor(features, "features"), n)
@@ -185,7 +188,7 @@ class Predictions:
         part.groups = None if self.groups is None else self.groups[place.numpy()]
         part.weights = None if self.weights is None else self.weights[place]
         part._features = None if self._features is None else self._features[place.to(self._features.device)]
-        part.fitted_on = self.fitted_on
+        part.fitted_on, part.distrust_below = self.fitted_on, self.distrust_below
         return part
 
     def calibrated(self, logits: Logits, fitted_on: tuple[str, ...]) -> "Predictions":
@@ -193,7 +196,7 @@ class Predictions:
         part = object.__new__(Predictions)
         part.rows = self.rows.scored(logits)
         part.groups, part.weights, part._features = self.groups, self.weights, self._features
-        part.fitted_on = (*self.fitted_on, *fitted_on)
+        part.fitted_on, part.distrust_below = (*self.fitted_on, *fitted_on), None
         return part
 
     @cached_property

@@ -21,6 +21,8 @@ def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tens
         raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")
     if needs and features is None:
         raise ValueError(f"features must be given: {name} was fitted on them. Call it with (logits, features).")
+    if features is not None and not isinstance(features, Tensor):
+        raise TypeError(f"features must be a tensor of shape (n, d); got {type(features).__name__}.")
     if features is not None and (features.ndim != 2 or features.shape[0] != logits.shape[0]):
         raise ValueError(f"features must have shape ({logits.shape[0]}, d); got {tuple(features.shape)}.")
     home = next((value.device for value in fitted.buffers() if value.ndim), z.device)

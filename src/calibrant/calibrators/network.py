@@ -40,7 +40,7 @@ def standardised(x: Tensor) -> State:
     A constant indicator keeps its scale.
     """
     mean, std = x.mean(0), x.std(0, correction=0)
-    std = torch.where(std > 1e-8, std, torch.ones_like(std))
+    std = torch.where(std > 1e-9 * x.abs().amax(0), std, torch.ones_like(std))  # below is rounding
     return {"mean": mean, "std": std, "low": ((x - mean) / std).amin(0), "high": ((x - mean) / std).amax(0)}
 
 

@@ -25,7 +25,7 @@ class Rows:
         """Check logits, labels and features as `Predictions` does; one column is the logit of class 1."""
         began = time.perf_counter()
         if labels is None:
-            raise ValueError("labels must be given: a calibrator is fitted on rows whose truth is known.")
+            raise ValueError("labels must be given: a fit needs rows whose truth is known.")
         return cls(Predictions(logits=logits, labels=labels, features=features), began)
 
     @property

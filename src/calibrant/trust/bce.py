@@ -27,7 +27,8 @@ class Bce(Learned):
 
     .. math:: \sigma(z), \qquad z = \arg\min \frac1n \sum_i -o_i \log \sigma(z_i) - (1 - o_i) \log(1 - \sigma(z_i))
 
-    The proper one: on rows like those of the fit its confidence is calibrated, so the threshold follows from the costs.
+    The proper one: on rows like those of the fit its confidence is calibrated, so the threshold follows from the costs
+    (with features a ridge holds it somewhat too near the middle: calibrate what it says, if it matters).
     Where nearly all answers are right, nearly all stay above 1/2. ``anchor`` and ``head`` as in `SteepSlope`.
 
     Reference: Cox, Journal of the Royal Statistical Society B 1958; as a baseline in Luo et al., NeurIPS 2021.

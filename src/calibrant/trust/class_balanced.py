@@ -22,6 +22,8 @@ def effective_weights(counts: tuple[int, ...], *, beta: float = 0.9999) -> tuple
         >>> [round(weight, 6) for weight in effective_weights((900, 100), beta=0.99)]
         [0.776042, 1.223958]
     """
+    if not 0 < beta < 1:
+        raise ValueError(f"beta must lie in (0, 1); got {beta}.")
     raw = [(1 - beta) / (1 - beta ** max(n, 1)) for n in counts]
     return tuple(len(raw) * weight / sum(raw) for weight in raw)
 
@@ -76,10 +78,6 @@ class ClassBalanced(Learned):
         seed: int = 0,
     ) -> "ClassBalanced":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        if not 0 < beta < 1:
-            raise ValueError(f"beta must lie in (0, 1); got {beta}.")
-        if not gamma >= 0:
-            raise ValueError(f"gamma must be at least 0; got {gamma}.")
         rows = Rows.read(logits, labels, features)
         wrong = int((~rows.correct).sum())
         loss = partial(class_balanced_loss, counts=(wrong, rows.n - wrong), beta=beta, gamma=gamma)

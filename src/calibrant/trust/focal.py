@@ -1,5 +1,6 @@
 """Logistic regression of being right that turns to the hard rows."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,8 @@ def focal_loss(z: Tensor, right: Tensor, *, gamma: float = 2.0) -> Tensor:
         >>> focal_loss(torch.zeros(1), torch.ones(1))
         tensor([0.1733])
     """
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"gamma must be a finite number of at least 0; got {gamma}.")
     towards = z * (2 * right - 1)
     return -(gamma * F.logsigmoid(-towards)).exp() * F.logsigmoid(towards)
 
@@ -59,8 +62,6 @@ class Focal(Learned):
         seed: int = 0,
     ) -> "Focal":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        if not gamma >= 0:
-            raise ValueError(f"gamma must be at least 0; got {gamma}.")
         rows = Rows.read(logits, labels, features)
         loss = partial(focal_loss, gamma=gamma)
         return cls.learned(rows, loss, {"gamma": gamma}, head=head, anchor=anchor, seed=seed)

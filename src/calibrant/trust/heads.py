@@ -3,8 +3,8 @@ r"""Heads: the classifier's log odds and whatever else is known of a row -> one 
 .. math:: z = e^{s} \cdot \text{log odds} + g(u) + b
 
 where u are standardised columns, clamped to the range that the fit saw, and g is linear or a relu network without a
-last bias. The first term is the anchor: it starts at s = 0 while g starts at 0, so an anchored head starts as
-max-softmax. Without an anchor it is left out.
+last bias. The first term is the anchor: g starts at 0, so an anchored head starts as max-softmax. Without an anchor it
+is left out.
 """
 
 import math

@@ -10,11 +10,12 @@ from torch import Tensor
 from calibrant.calibrators.features import of_call, of_fit
 from calibrant.calibrators.rows import Rows
 from calibrant.trust.heads import Kind, check_kind, prepared, z_of
-from calibrant.trust.learning import Loss, Task, anchored, bare
+from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
 from calibrant.trust.own_scores import log_odds, own_scores
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 Made = TypeVar("Made", bound="Learned")
+FLAT = 1e-6  # a spread of confidences below which they count as one
 
 
 class Learned(TrustPredictor):
@@ -45,6 +46,7 @@ class Learned(TrustPredictor):
         of the anchor at 1; a loss that would have it endless needs more.
         """
         check_kind(head)
+        loss(torch.zeros(2), torch.tensor([0.0, 1.0]))  # a wrong option is said before the work
         wrong = int((~rows.correct).sum())
         if not 0 < wrong < rows.n:
             said = "right" if wrong == 0 else "wrong"
@@ -52,13 +54,16 @@ class Learned(TrustPredictor):
                 f"labels must leave some answers right and some wrong; all {rows.n} are {said}, and nothing can be "
                 "learned from that. Fit on rows that the classifier was not trained on."
             )
-        odds, columns, own = _seen(rows, anchor=anchor)
-        truth = rows.correct.double() if target is None else target
-        # ConfidNet's network is trained where the features are, in float32; the rest in float64 on the CPU
-        place = rows.predictions.features.device if rows.predictions.has_features and head == "mlp" else "cpu"
-        odds, columns, truth = (x.to(place, torch.float32 if head == "mlp" else None) for x in (odds, columns, truth))
-        task = Task(odds, columns, truth, rows.correct.to(place), loss, head, scale_ridge, seed)
-        found = anchored(task, own) if anchor else bare(task)
+        with torch.inference_mode(mode=False), torch.autocast("cpu", enabled=False):
+            odds, columns, own = _seen(rows, anchor=anchor)
+            truth = rows.correct.double() if target is None else target
+            # ConfidNet's network is trained where the features are, in float32; the rest in float64 on the CPU
+            place = rows.predictions.features.device if rows.predictions.has_features and head == "mlp" else "cpu"
+            kind = torch.float32 if head == "mlp" else torch.float64
+            odds, columns, truth = (x.to(place, kind, copy=True) for x in (odds, columns, truth))
+            task = Task(odds, columns, truth, rows.correct.to(place), loss, head, scale_ridge, seed)
+            found = anchored(task, own) if anchor else bare(task)
+            notes = (*found.notes, *_flat(task, found))
         with_features = not anchor or found.chosen.width > own
         settings = {**options, "head": head, "anchor": anchor, "seed": seed}
         settings |= {"features": with_features, "sees": found.chosen.says, "width": found.chosen.width}
@@ -70,19 +75,20 @@ class Learned(TrustPredictor):
             time.perf_counter() - rows.began,
             found.auroc,
             found.spread,
-            found.notes,
+            notes,
         )
         return cls({name: value.cpu() for name, value in found.net.items()}, settings, fit)
 
     def z(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the head's number of each row of (n, k) logits, trusted above 0."""
-        net = dict(self.named_buffers())
-        odds = log_odds(logits)
-        columns = own_scores(logits) if self.settings["anchor"] else odds.new_empty(len(odds), 0)
+        net, wide = dict(self.named_buffers()), logits.double()  # features may have an offset that float32 cannot hold
+        odds = log_odds(wide)
+        columns = own_scores(wide) if self.settings["anchor"] else wide[:, :0]
         if self.needs_features:
             d = self.settings["width"] - columns.shape[1]
-            columns = torch.cat([columns, of_call(features, d, odds)], 1)
-        return z_of(odds, prepared(columns[:, : self.settings["width"]], net), net, self.settings["head"])
+            columns = torch.cat([columns, of_call(features, d, wide)], 1)
+        u = prepared(columns[:, : self.settings["width"]], net).to(net["shift"].dtype)
+        return z_of(odds, u, net, self.settings["head"])
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the confidence of each row."""
@@ -95,6 +101,16 @@ class Learned(TrustPredictor):
         if own == own:  # NaN: not measured
             told += f"; AUROC on unseen rows {own:.4f}, max-softmax {base:.4f}"
         return told
+
+
+def _flat(task: Task, found: Learnt) -> tuple[str, ...]:
+    """Say it where the confidences of the rows of the fit hardly differ, as where a bounded loss sees no slope."""
+    u = prepared(task.columns[:, : found.chosen.width], found.net)
+    sure = z_of(task.odds, u, found.net, task.kind).double().sigmoid().sort().values
+    n = len(sure)
+    if float(sure[n - 1 - n // 20] - sure[n // 20]) > FLAT:
+        return ()
+    return (f"nine in ten confidences lie within {FLAT:g} of each other: nothing was learned that could be used.",)
 
 
 def _seen(rows: Rows, *, anchor: bool) -> tuple[Tensor, Tensor, int]:

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.nouns import Vector
@@ -18,6 +20,7 @@ FOLDS = 5
 RIDGES = (1.0, 0.1, 0.01)  # on the weights of standardised columns, of the mean loss
 BARE_RIDGE = 1e-4  # without an anchor
 SURE = 1.64  # standard errors by which a head must rank better than max-softmax to be preferred
+FIRST_RIDGE = 1e-6  # on the scale of the first anchor
 FEW = 20  # right or wrong rows below which nothing but the anchor is fitted
 EPOCHS, BATCH, STEPS, DECAY = 30, 128, 100, 1e-2  # of the mlp; an epoch of many rows has STEPS larger batches
 
@@ -32,8 +35,9 @@ class Task:
     right: Tensor
     loss: Loss
     kind: Kind
-    scale_ridge: float  # on the logarithm of the anchor's scale: without it a separable problem has no optimum
+    scale_ridge: float  # on the logarithm of the anchor's scale, about where it begins
     seed: int
+    begin: tuple[float, float] = (0.0, 0.0)  # logarithm of the anchor's scale, and shift
 
     def take(self, rows: Tensor) -> "Task":
         """Return some of the rows."""
@@ -74,6 +78,7 @@ def anchored(task: Task, own: int) -> Learnt:
     1.64 standard errors; else the log odds are.
     """
     plain = Candidate("the log odds of max-softmax, scaled and shifted", 0, 0.0)
+    task = replace(task, begin=_first(task, plain))
     wrong = int((~task.right).sum())
     if min(wrong, len(task.right) - wrong) < FEW:
         note = f"fewer than {FEW} rows are wrong (or right), so nothing but the scale of max-softmax was fitted."
@@ -91,6 +96,19 @@ def anchored(task: Task, own: int) -> Learnt:
         f"+- {spread:.4f}), so its ranking is kept: what is learned is where to put the threshold."
     )
     return Learnt(trained(task.narrowed(0), plain), plain, (base, base), spread, (note,))
+
+
+def _first(task: Task, plain: Candidate) -> tuple[float, float]:
+    """Bring the log odds to scale by logistic regression: from afar, a loss that is bounded sees no slope."""
+    right, loss = task.right.to(task.odds.dtype), partial(F.binary_cross_entropy_with_logits, reduction="none")
+    ask = replace(task.narrowed(0), kind="linear", loss=loss, target=right, scale_ridge=FIRST_RIDGE)
+    spread = float(task.odds.std().clamp(min=1e-9))
+    net = trained(replace(ask, begin=(-math.log(spread), -float(task.odds.mean()) / spread)), plain)
+    scale, shift = min(max(float(net["log_scale"]), -12.0), 12.0), float(net["shift"])
+    if task.kind != "signed_distance":
+        return scale, shift
+    most = float(task.odds.abs().max())
+    return 0.0, min(max(shift / math.exp(scale), -most), most)
 
 
 def bare(task: Task) -> Learnt:
@@ -137,6 +155,8 @@ def trained(task: Task, chosen: Candidate, *, anchor: bool = True, begin: Net | 
     ``begin`` is a head of the same rows from which L-BFGS may start, if it sees as many columns.
     """
     net = started(task.columns, task.kind, anchor=anchor, seed=task.seed)
+    if anchor:
+        net |= {name: net[name] + value for name, value in zip(("log_scale", "shift"), task.begin, strict=True)}
     u = prepared(task.columns, net)
     by_adam = task.kind == "mlp" and chosen.width > 0
     first = net if by_adam or not begin or begin["mean"].shape != net["mean"].shape else begin
@@ -158,7 +178,7 @@ def _lbfgs(task: Task, u: Tensor, net: Net, ridge: float) -> None:
         if "w1" in moving:
             value = value + ridge / 2 * moving["w1"].square().sum()
         if "log_scale" in moving:
-            value = value + task.scale_ridge / 2 * moving["log_scale"].square()
+            value = value + task.scale_ridge / 2 * (moving["log_scale"] - task.begin[0]).square()
         value.backward()
         return value
 

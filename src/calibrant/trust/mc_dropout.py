@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from calibrant.collecting import device_of, evaluating, logits_of
 from calibrant.nouns import Confidence
 from calibrant.registry import TRUST
+from calibrant.trust.drawing import drawing
 from calibrant.trust.predictor import Onlooker
 from calibrant.trust.sampling import CONFIDENCES, Average, Score, check_score, columns
 
@@ -69,7 +69,7 @@ class McDropout(Onlooker):
     def confidence(self, inputs: Any) -> Confidence:
         """Return the confidence of each row of a batch of the classifier's inputs."""
         model, seed, score = self.classifier, self.settings["seed"], self.settings["score"]
-        with evaluating(model, device_of(model)), _drawing(model, seed), _slow_attention(), torch.no_grad():
+        with evaluating(model, device_of(model)), drawing(model, seed), _slow_attention(), torch.no_grad():
             answers = columns(logits_of(model, inputs)).argmax(1)
             for layer in _dropouts(model):
                 layer.training = True  # `evaluating` puts it back
@@ -79,18 +79,6 @@ class McDropout(Onlooker):
 
 def _dropouts(model: nn.Module) -> list[Any]:
     return [layer for layer in model.modules() if isinstance(layer, DROPOUTS)]
-
-
-@contextmanager
-def _drawing(model: nn.Module, seed: int) -> Iterator[None]:
-    """Start the random numbers of the CPU and of the model's devices from the seed, and put their states back."""
-    held = {value.device for value in chain(model.parameters(), model.buffers())}
-    devices = sorted(d.index or 0 for d in held if d.type == "cuda")
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would reach devices of others
-        for index in devices:
-            torch.cuda.default_generators[index].manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -1,23 +1,27 @@
 """A network of its own that watches a frozen classifier: the papers' way, with any loss, anchored by default."""
 
-import copy
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.collecting import batches, called, device_of, evaluating, logits_of
-from calibrant.metrics.ranking import failure_auroc
+from calibrant.batch import check_shapes, check_values
+from calibrant.collecting import answered, batches, called, device_of, evaluating, logits_of
 from calibrant.nouns import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust.heads import Kind, check_kind, started, z_of
+from calibrant.trust.backbones import copied, resized
+from calibrant.trust.drawing import drawing
+from calibrant.trust.heads import Kind, check_kind, learnable, started, z_of
+from calibrant.trust.keeping import Keeping
 from calibrant.trust.learned import Learned
+from calibrant.trust.learning import Loss
 from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import Onlooker
+from calibrant.trust.sampling import columns
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 RATE = 1e-4  # of AdamW, if no optimiser is given
@@ -30,13 +34,15 @@ class Oracle(Onlooker):
 
     .. math:: \sigma(z), \qquad z = e^{s} \cdot \text{log odds of the classifier} + w \cdot \text{backbone}(x) + b
 
-    Without an anchor the first term is left out; a signed distance is divided by :math:`\lVert w \rVert`. The backbone
-    starts as a copy of the classifier's body, or is given, and may be of another architecture. It is trained in train
-    mode; the classifier only ever runs in eval mode without gradients, and none of its numbers change.
+    Without an anchor the first term is left out; a signed distance is divided by the length of all weights, and s stays
+    0. The backbone starts as a copy of the classifier's body, or of one that is given, which may be of another
+    architecture. It is trained in train mode; the classifier only ever runs in eval mode without gradients, and none of
+    its numbers change.
 
     ``anchor=True``, the default, differs from the papers: z starts as the classifier's own confidence, which wants
-    held-out rows. With ``validation`` rows the epoch of best AUROC on them is kept, the start included, so that an
-    anchored oracle ranks them no worse than max-softmax. The papers' scheme is ``anchor=False`` on the classifier's
+    held-out rows and others for ``validation``. The epoch of best AUROC on those is kept if it exceeds the start by
+    1.64 standard errors, else the start. Without an anchor the best of all is kept, or the last one if there are no
+    validation rows. The papers' scheme is ``anchor=False`` on the classifier's
     training rows; Luo et al. take one epoch with ``optimiser=partial(torch.optim.SGD, lr=1e-5, momentum=0.05)``.
 
     Costs a training run, and a second network wherever it is used. On training rows almost every answer is right, so
@@ -48,7 +54,7 @@ class Oracle(Onlooker):
         >>> from calibrant.models.making import make
         >>> classifier = make("mlp", 3, channels=1, side=8)
         >>> loader = [(torch.randn(32, 1, 8, 8), torch.arange(32) % 3) for _ in range(4)]
-        >>> oracle = Oracle.fit(classifier, loader, loss="steep_slope", epochs=1)
+        >>> oracle = Oracle.fit(classifier, loader[1:], validation=loader[:1], loss="steep_slope", epochs=1)
         >>> oracle.confidence(torch.randn(5, 1, 8, 8)).shape
         torch.Size([5])
     """
@@ -58,7 +64,8 @@ class Oracle(Onlooker):
     ) -> None:
         super().__init__(classifier)
         self.backbone = backbone
-        self.head = nn.ParameterDict({name: nn.Parameter(value) for name, value in head.items()})
+        moving = learnable(head, settings["head"])
+        self.head = nn.ParameterDict({name: nn.Parameter(head[name], requires_grad=name in moving) for name in head})
         self.settings = dict(settings)
         self.history: list[dict[str, float]] = []
 
@@ -91,74 +98,88 @@ class Oracle(Onlooker):
         features; ``optimiser`` makes one for the parameters, by default AdamW at 1e-4; ``resize`` is the side to which
         images are interpolated for the backbone, if it is not the classifier's.
         """
-        check_kind(head)
         method = _method(loss)
+        _check(loader, validation, head, epochs, resize, anchor=anchor)
         here = device_of(classifier)
-        body = _backbone(classifier, backbone).to(here)
-        inputs, _ = next(batches(loader, here))
-        with evaluating(classifier, here), evaluating(body, here), torch.no_grad():
-            k = logits_of(classifier, inputs).shape[1]
-            seen = called(body, _resized(inputs, resize))
-        if seen.ndim != 2:
-            raise ValueError(f"backbone must give features of shape (n, d); got {tuple(seen.shape)}.")
-        if head == "mlp":
-            raise ValueError("head must be linear or signed_distance: the backbone is the network.")
-        # features as they come, as in the papers: not standardised
-        net = {n: v for n, v in started(seen.float(), head, anchor=anchor, seed=seed).items() if n not in _STANDARD}
-        settings = {"loss": loss, "options": dict(options or {}), "head": head, "anchor": anchor, "resize": resize}
-        settings |= {"epochs": epochs, "seed": seed, "distrust_below": 1 / k if method.estimates_truth else 0.5}
-        made = cls(classifier, body, net, settings)
-        with torch.random.fork_rng([here] if here.type == "cuda" else []), torch.enable_grad():
-            torch.manual_seed(seed)
-            steps = (optimiser or partial(torch.optim.AdamW, lr=RATE))(made.parameters())
-            made._train(loader, method, steps, validation, on_epoch or (lambda told: None))
+        given = dict(options or {})
+        with drawing(classifier, seed), evaluating(classifier, here), torch.inference_mode(mode=False):
+            body = copied(classifier, backbone).to(here)
+            with evaluating(body, here), torch.no_grad():
+                inputs, labels = next(batches(loader, here))
+                k = columns(answered(classifier, inputs, labels)).shape[1]
+                seen = called(body, resized(inputs, resize))
+            if seen.ndim != 2:
+                raise ValueError(f"backbone must give features of shape (n, d); got {tuple(seen.shape)}.")
+            # features as they come, as in the papers: not standardised
+            net = started(seen.float(), head, anchor=anchor, seed=seed)
+            settings = {"loss": loss, "options": given, "head": head, "anchor": anchor, "resize": resize}
+            settings |= {"epochs": epochs, "seed": seed, "distrust_below": 1 / k if method.estimates_truth else 0.5}
+            made = cls(classifier, body, {name: net[name] for name in net if name not in _STANDARD}, settings)
+            function = _loss(method, given, lambda: made._counted(loader))
+            steps = (optimiser or partial(torch.optim.AdamW, lr=RATE))(
+                [p for p in made.parameters() if p.requires_grad]
+            )
+            with torch.enable_grad():
+                made._train(loader, function, steps, validation, on_epoch or (lambda told: None))
         return made.eval()
 
     def _train(
         self,
         loader: Iterable[Any],
-        method: type[Learned],
+        loss: Loss,
         steps: torch.optim.Optimizer,
         validation: Iterable[Any] | None,
         on_epoch: Callable[[dict[str, float]], None],
     ) -> None:
-        loss = partial(method.loss, **self.settings["options"])
-        here, best = device_of(self.classifier), (-math.inf, dict[str, Tensor]())
+        keeping = None if validation is None else Keeping(self, validation, anchored=self.settings["anchor"])
         for epoch in range(self.settings["epochs"] + 1):
-            total, rows = 0.0, 0
-            if epoch:
-                self.train()
-                for inputs, labels in batches(loader, here):
-                    logits = self._classified(inputs)
-                    target = _target(logits, labels.to(here), truth=method.estimates_truth)
-                    value = loss(self._z(inputs, logits), target).mean()
-                    steps.zero_grad()
-                    value.backward()
-                    steps.step()
-                    total, rows = total + float(value.detach()) * len(labels), rows + len(labels)
-            told = {"epoch": float(epoch), "loss": total / rows if rows else math.nan}
-            if validation is not None:
-                judged = self.judge(validation)
-                told["auroc"] = failure_auroc(judged.confidence, judged.correct)
-                if not told["auroc"] <= best[0]:  # the start where it is undefined
-                    best = told["auroc"], copy.deepcopy(self.state_dict())
+            told = {"epoch": float(epoch), "loss": self._epoch(loader, loss, steps) if epoch else math.nan}
+            if keeping is not None:
+                told["auroc"] = keeping.looked()
             self.history.append(told)
             on_epoch(told)
-        if best[1]:
-            self.load_state_dict(best[1])
+        if keeping is not None:
+            self.load_state_dict(keeping.state)
 
-    def _classified(self, inputs: Any) -> Tensor:
-        with evaluating(self.classifier, device_of(self.classifier)), torch.no_grad():
-            return logits_of(self.classifier, inputs)
+    def _epoch(self, loader: Iterable[Any], loss: Loss, steps: torch.optim.Optimizer) -> float:
+        self.train()
+        total, rows, here = 0.0, 0, device_of(self.classifier)
+        for inputs, labels in batches(loader, here):
+            logits, truth = self._answered(inputs, labels)
+            value = loss(self._z(inputs, logits), truth).mean()
+            steps.zero_grad()
+            value.backward()
+            steps.step()
+            total, rows = total + float(value.detach()) * len(labels), rows + len(labels)
+        return total / rows
+
+    def _answered(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classifier's logits and what the oracle should say."""
+        with torch.no_grad():
+            logits = columns(answered(self.classifier, inputs, labels))
+        labels = labels.to(logits.device)
+        check_shapes(logits, labels)
+        check_values(logits, labels)
+        if TRUST[self.settings["loss"]].estimates_truth:
+            return logits, logits.float().softmax(1).gather(1, labels[:, None].long()).squeeze(1)
+        return logits, (logits.argmax(1) == labels).float()
+
+    def _counted(self, loader: Iterable[Any]) -> tuple[int, int]:
+        """Count the rows that the classifier gets wrong and right."""
+        right = [self._answered(*batch)[1] for batch in batches(loader, device_of(self.classifier))]
+        hits = int(torch.cat(right).sum())
+        return sum(map(len, right)) - hits, hits
 
     def _z(self, inputs: Any, logits: Tensor) -> Tensor:
-        u = called(self.backbone, _resized(inputs, self.settings["resize"]))
-        return z_of(log_odds(logits), u.float(), dict(self.head.items()), self.settings["head"])
+        u = called(self.backbone, resized(inputs, self.settings["resize"]))
+        with torch.autocast(u.device.type, enabled=False):
+            return z_of(log_odds(logits.float()), u.float(), dict(self.head.items()), self.settings["head"])
 
     def confidence(self, inputs: Any) -> Confidence:
         """Return the confidence of each row, with the backbone in eval mode."""
-        logits = self._classified(inputs)
-        with evaluating(self.backbone, logits.device), torch.no_grad():
+        here = device_of(self.classifier)
+        with evaluating(self.classifier, here), evaluating(self.backbone, here), torch.no_grad():
+            logits = columns(logits_of(self.classifier, inputs))
             return self._z(inputs, logits).double().sigmoid()
 
 
@@ -171,27 +192,32 @@ def _method(loss: str) -> type[Learned]:
     return found
 
 
-def _backbone(classifier: nn.Module, given: nn.Module | None) -> nn.Module:
-    """Return a module of its own: training it must not reach a tensor of the classifier."""
-    body = getattr(classifier, "body", None) if given is None else given
-    if not isinstance(body, nn.Module):
+def _loss(method: type[Learned], options: dict[str, Any], counted: Callable[[], tuple[int, int]]) -> Loss:
+    """Return the loss with its options, and with counts of rows where it needs them."""
+    known = [p.name for p in inspect.signature(method.loss).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"options must be among {', '.join(known) or 'none'} for this loss; got {name!r}.")
+    if "counts" in known and "counts" not in options:
+        options["counts"] = counted()
+    loss = partial(method.loss, **options)
+    loss(torch.zeros(2), torch.tensor([0.0, 1.0]))  # a wrong option is said before the work
+    return loss
+
+
+def _check(
+    loader: Iterable[Any], validation: Iterable[Any] | None, head: str, epochs: int, resize: int, *, anchor: bool
+) -> None:
+    check_kind(head)
+    if head == "mlp":
+        raise ValueError("head must be linear or signed_distance: the backbone is the network.")
+    if epochs < 0 or resize < 0:
+        raise ValueError(f"epochs and resize must not be negative; got {epochs} and {resize}.")
+    if anchor and validation is None:
         raise ValueError(
-            f"backbone must be given: {type(classifier).__name__} has no body to copy. Pass a module that maps inputs "
-            "to (n, d) features."
+            "validation must be given with anchor=True: without other rows nothing keeps the oracle from ranking worse "
+            "than it began. Hold some back, or pass anchor=False for the papers' scheme."
         )
-    held = {tensor.data_ptr() for tensor in (*classifier.parameters(), *classifier.buffers())}
-    shared = any(tensor.data_ptr() in held for tensor in (*body.parameters(), *body.buffers()))
-    body = copy.deepcopy(body) if shared else body
-    return body.requires_grad_()
-
-
-def _resized(inputs: Any, side: int) -> Any:
-    if not side:
-        return inputs
-    return F.interpolate(inputs, size=(side, side), mode="bilinear", align_corners=False)
-
-
-def _target(logits: Tensor, labels: Tensor, *, truth: bool) -> Tensor:
-    if truth:
-        return logits.float().softmax(1).gather(1, labels[:, None]).squeeze(1)
-    return (logits.argmax(1) == labels).float()
+    for name, given in (("loader", loader), ("validation", validation)):
+        if isinstance(given, Iterator):
+            raise ValueError(f"{name} must give its batches anew for each epoch, as a list or a DataLoader does.")

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.calibrators.calling import checked
-from calibrant.collecting import batches, device_of, evaluating, logits_of
+from calibrant.collecting import answered, batches, device_of, evaluating
 from calibrant.nouns import Confidence
 from calibrant.predictions import Predictions
 from calibrant.records import versions
 from calibrant.registry import TRUST
+from calibrant.trust.sampling import columns
 from calibrant.words import count
 
 
@@ -22,7 +23,8 @@ class TrustFit:
     """How a fit went: on ``n`` rows of ``k`` classes, ``wrong`` of them wrong.
 
     ``auroc`` is that of right against wrong for max-softmax and for the predictor, on rows that the predictor had not
-    seen (cross-fitted), and ``spread`` the standard error of their difference; NaN where it was not measured. ``rows``
+    seen (cross-fitted; of several candidates the best, which flatters a little), and ``spread`` the standard error of
+    their difference; NaN where it was not measured. ``rows``
     is the fingerprint of the rows, ``notes`` what is odd or disappointing.
     """
 
@@ -76,7 +78,8 @@ class TrustPredictor(nn.Module):
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the confidence of each row, float64 in [0, 1]."""
-        return self.map(self._read(logits, features), features).double()
+        with torch.autocast(logits.device.type if isinstance(logits, Tensor) else "cpu", enabled=False):
+            return self.map(self._read(logits, features), features).double()
 
     def _read(self, logits: Tensor, features: Tensor | None) -> Tensor:
         return checked(self, self.name, self.fitted.k, logits, features, needs=self.needs_features)
@@ -92,6 +95,7 @@ class TrustPredictor(nn.Module):
         judged = Predictions(
             confidence=confidence, correct=predictions.correct, groups=predictions.groups, weights=predictions.weights
         )
+        judged.distrust_below = self.distrust_below
         if predictions.fingerprint in self.fitted.rows:
             judged.fitted_on = (judged.fingerprint,)
         return judged
@@ -146,10 +150,13 @@ class Onlooker(nn.Module):
         """Return the classifier's answers to the rows of a loader, right or wrong, with this confidence."""
         here = device_of(self.classifier)
         sure, said, true = [], [], []
-        for inputs, labels in batches(loader, here):
-            with evaluating(self.classifier, here), torch.no_grad():
-                said.append(logits_of(self.classifier, inputs).cpu())
-            true.append(labels)
-            sure.append(self.confidence(inputs).detach().to("cpu", torch.float64))
-        answers = Predictions(logits=torch.cat(said), labels=torch.cat(true))
-        return Predictions(confidence=torch.cat(sure), correct=answers.correct)
+        with evaluating(self.classifier, here), torch.no_grad():
+            for inputs, labels in batches(loader, here):
+                said.append(columns(answered(self.classifier, inputs, labels)).cpu())
+                true.append(labels)
+                sure.append(self.confidence(inputs).detach().to("cpu", torch.float64))
+        logits = torch.cat(said)
+        answers = Predictions(logits=logits, labels=torch.cat(true), classes=range(logits.shape[1]))
+        judged = Predictions(confidence=torch.cat(sure), correct=answers.correct)
+        judged.distrust_below = self.distrust_below
+        return judged

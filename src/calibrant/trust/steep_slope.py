@@ -29,6 +29,8 @@ def steep_slope_loss(z: Tensor, right: Tensor, *, alpha_plus: float = 1.0, alpha
         >>> steep_slope_loss(torch.zeros(1), torch.ones(1))
         tensor([0.6321])
     """
+    if not (0 < alpha_plus <= MOST and 0 < alpha_minus <= MOST):
+        raise ValueError(f"alpha_plus and alpha_minus must lie in (0, {MOST}]; got {alpha_plus} and {alpha_minus}.")
     s = F.softsign(z)
     down = (-alpha_plus * s).exp() - math.exp(-alpha_plus)
     up = (alpha_minus * s).exp() - math.exp(-alpha_minus)
@@ -77,8 +79,6 @@ class SteepSlope(Learned):
         seed: int = 0,
     ) -> "SteepSlope":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        if not (0 < alpha_plus <= MOST and 0 < alpha_minus <= MOST):
-            raise ValueError(f"alpha_plus and alpha_minus must lie in (0, {MOST}]; got {alpha_plus} and {alpha_minus}.")
         loss = partial(steep_slope_loss, alpha_plus=alpha_plus, alpha_minus=alpha_minus)
         options = {"alpha_plus": alpha_plus, "alpha_minus": alpha_minus}
         return cls.learned(Rows.read(logits, labels, features), loss, options, head=head, anchor=anchor, seed=seed)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from calibrant.metrics.ranking import tnr, tpr
 from calibrant.predictions import Predictions
@@ -39,6 +40,8 @@ def alpha_sweep(
         >>> bool(swept["tnr"][0] < swept["tnr"][1]), bool(swept["tpr"][0] > swept["tpr"][1])
         (True, True)
     """
+    if not alphas:
+        raise ValueError("alphas must hold at least one number; got none.")
     features = fit.features if fit.has_features else None
     columns: dict[str, list[float]] = {"alpha": [], "loss": [], "tpr": [], "tnr": []}
     for alpha in alphas:
@@ -53,7 +56,8 @@ def alpha_sweep(
             seed=seed,
         )
         judged = trust.judge(judge)
-        z = judged.confidence.logit(eps=1e-15)
+        with torch.no_grad():
+            z = trust.z(judge.logits, judge.features if trust.needs_features else None)
         loss = steep_slope_loss(z, judge.correct.double(), alpha_plus=alpha_plus, alpha_minus=float(alpha))
         columns["alpha"].append(float(alpha))
         columns["loss"].append(float(loss.mean()))

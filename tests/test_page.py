@@ -16,6 +16,7 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "<script>alert(1)</script>"
 LONG = "a_class_name_without_any_space_" * 4
+CERTIFIED = {"threshold": 0.69, "max_error": 0.3, "delta": 0.05, "point": 11.0, "coverage": 0.6, "risk": 0.24}
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -45,6 +46,9 @@ def findings():
         curves=(
             Curve("risk_coverage", {"threshold": 1 - steps / 2, "coverage": steps, "risk": 0.4 * steps}, 400),
             Curve("roc", {"fpr": steps, "tpr": np.sqrt(steps)}, 400),
+            Curve(
+                "certified", {name: np.array([value]) for name, value in CERTIFIED.items()}, 400, {"says": "above 0.69"}
+            ),
         ),
     )
 
@@ -134,6 +138,12 @@ def test_moving_the_slider_shows_the_curves_numbers_at_that_point(page):
     assert [shown(page, name) for name in ("threshold", "coverage", "risk")] == ["0.900", "0.200", "0.080"]
     assert shown(page, "review") == "0.800 (800 of 1 000)"
     assert "error among accepted 0.080" in page.find_element("id", "threshold").get_attribute("aria-valuetext")
+
+
+def test_the_slider_goes_to_the_certified_point(page):
+    assert page.find_element("css selector", "p.certified").text.endswith("Certified: above 0.69.")
+    page.find_element("css selector", "#certified button").click()
+    assert [shown(page, name) for name in ("threshold", "coverage", "risk")] == ["0.700", "0.600", "0.240"]
 
 
 def test_an_arrow_key_moves_the_slider(page):

@@ -38,8 +38,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.calibrators import logsum, objectives
 from calibrant.calibrators.network import train
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.samplewise import Problem
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 
 THREADS = 2

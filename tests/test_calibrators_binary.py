@@ -19,9 +19,9 @@ from calibrant.calibrators.isotonic import Isotonic, blocks
 from calibrant.calibrators.logistic import platt_targets
 from calibrant.calibrators.platt import Platt
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.spline import Spline, nearest_spline, recalibrated
 from calibrant.calibrators.venn_abers import VennAbers, steps
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.bins import assign
 
 METHODS = (Platt, Beta, Histogram, Isotonic, BBQ, Spline, VennAbers)

@@ -15,8 +15,8 @@ from calibrant.calibrators.feature_clipping import FeatureClipping
 from calibrant.calibrators.group import Group
 from calibrant.calibrators.meta import MetaAcc, MetaMis
 from calibrant.calibrators.procal import Procal
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.temperature import Temperature
+from calibrant.fitting.rows import Rows
 from calibrant.loading import load
 from calibrant.predictions import Predictions
 

@@ -14,10 +14,10 @@ from calibrant.calibrators.class_temperature import ClassTemperature, Descent
 from calibrant.calibrators.dirichlet import Dirichlet
 from calibrant.calibrators.matrix import Matrix
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.structured import StructuredMatrix, StructuredVector
 from calibrant.calibrators.vector import Vector
 from calibrant.facts import from_logits
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
 
 FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"

@@ -16,10 +16,10 @@ from calibrant.calibrators.indicators import INDICATORS, look
 from calibrant.calibrators.logsum import LogSum
 from calibrant.calibrators.objectives import GOALS, Scaled, printed, soft_binned
 from calibrant.calibrators.parameterised_temperature import ParameterisedTemperature
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.smart import Smart, temperature_bounds
 from calibrant.calibrators.smart_proper import SmartProper
 from calibrant.calibrators.temperature import Temperature
+from calibrant.fitting.rows import Rows
 
 Z = torch.tensor(
     [[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0], [0.2, 0.1, 3.0], [1.5, 1.4, 0.2], [-0.5, 0.4, 0.9]],

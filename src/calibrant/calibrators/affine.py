@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from calibrant.calibrators.newton import Solution, least_log_loss
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector
 from calibrant.words import count
 

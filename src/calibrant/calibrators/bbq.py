@@ -10,9 +10,9 @@ from torch import Tensor
 from calibrant.calibrators.histogram import equal_mass
 from calibrant.calibrators.lifting import Lift, Lifted
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.tables import Table, log_odds_of, stacked, step
 from calibrant.facts import PROB_ZERO
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.calling import checked
 from calibrant.calibrators.order import argmax_kept
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import from_logits
+from calibrant.fitting.calling import checked
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Features
 from calibrant.predictions import Predictions
 from calibrant.records import versions

@@ -11,8 +11,8 @@ from torch import Tensor
 from calibrant.calibrators.affine import remarks
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import from_logits
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import bin_sums, top_label_ece
 from calibrant.metrics.bins import assign
 from calibrant.nouns import Array, Vector

@@ -12,8 +12,8 @@ from torch import Tensor
 from calibrant.calibrators.affine import ITERATIONS, Affine, Regression, Ridge, applied, remarks
 from calibrant.calibrators.calibrator import Calibrator, log_loss
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import PROB_ZERO
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 
 Strength = float | Sequence[float] | Literal["cv"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.temperature import least_brier
 from calibrant.facts import PROB_ZERO
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector
 from calibrant.registry import CALIBRATORS
 

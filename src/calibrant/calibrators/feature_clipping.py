@@ -9,9 +9,9 @@ from torch import Tensor
 
 from calibrant import check
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.features import of_call, of_fit
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import CHUNK
+from calibrant.fitting.features import of_call, of_fit
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
 from calibrant.metrics.bins import assign
 from calibrant.nouns import Array, Vector

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.features import of_call, of_fit
 from calibrant.calibrators.lbfgs import minimise
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import CHUNK
+from calibrant.fitting.features import of_call, of_fit
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 
 START = 1.5  # the temperatures of the groups at first, in units of the common one

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from calibrant.calibrators.lifting import Lift, Lifted
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.tables import Table, log_odds_of, stacked, step, supported
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.bins import EDGE, Scheme
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant.calibrators.affine import ITERATIONS, applied, unpenalised
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 from calibrant.words import count
 

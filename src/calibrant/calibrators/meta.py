@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.rejecting import ON, Rejecting
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Correct, PerSample, Vector, float64
 from calibrant.registry import CALIBRATORS
 from calibrant.words import percent

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from calibrant.calibrators.logsum import LogSum
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector
 
 BINS, WIDTH, ROUND = 15, 0.05, 1e-3  # soft bins, the standard deviation of their kernel, Charbonnier's delta

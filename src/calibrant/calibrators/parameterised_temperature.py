@@ -12,8 +12,8 @@ from calibrant.calibrators.calibrator import Objective
 from calibrant.calibrators.indicators import look
 from calibrant.calibrators.network import Network, adam
 from calibrant.calibrators.objectives import Scaled, brier
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.samplewise import MOST, Problem, Samplewise
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector
 from calibrant.registry import CALIBRATORS
 

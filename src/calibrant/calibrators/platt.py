@@ -10,7 +10,7 @@ from calibrant.calibrators.calibrator import Objective
 from calibrant.calibrators.lifting import Lift, Lifted
 from calibrant.calibrators.logistic import log_loss, logistic, platt_targets
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from calibrant.calibrators.lifting import Lift, by_parts, log_odds, shifted, top_log_odds
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 
 SHARED = 1_000_000  # pairs of row and class, at most, from which a class without rows borrows its map

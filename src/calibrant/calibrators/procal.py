@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.features import of_call, of_fit
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import PROB_ZERO
+from calibrant.fitting.features import of_call, of_fit
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.bins import EDGE, mass_edges
 from calibrant.nouns import float64
 from calibrant.registry import CALIBRATORS

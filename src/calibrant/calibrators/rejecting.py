@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.words import percent
 
 ON = 1e-5  # an entropy so little below the threshold (a share of it) is on it: rounding must not decide

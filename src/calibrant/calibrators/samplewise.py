@@ -12,7 +12,7 @@ from calibrant.calibrators.indicators import look
 from calibrant.calibrators.network import Network, output
 from calibrant.calibrators.newton import least_log_loss
 from calibrant.calibrators.objectives import Scaled
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector
 
 LEAST, MOST = 0.1, 20.0  # temperatures, in units, between which a fit looks

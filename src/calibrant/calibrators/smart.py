@@ -9,8 +9,8 @@ from calibrant.calibrators.calibrator import Objective
 from calibrant.calibrators.indicators import INDICATORS
 from calibrant.calibrators.network import train
 from calibrant.calibrators.objectives import GOALS
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.samplewise import Problem, Samplewise
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 
 Indicator = Literal["margin", "entropy", "confidence", "all_logits", "max_logit", "max_less_mean"]

@@ -9,8 +9,8 @@ from calibrant.calibrators import objectives
 from calibrant.calibrators.indicators import look
 from calibrant.calibrators.network import Loss, Network, adam
 from calibrant.calibrators.objectives import Scaled
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.samplewise import Problem, Samplewise
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 

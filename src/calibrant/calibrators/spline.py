@@ -9,8 +9,8 @@ from torch import Tensor
 
 from calibrant.calibrators.lifting import Lift, Lifted
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.tables import Table, ramp, stacked, supported
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 

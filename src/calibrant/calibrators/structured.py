@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.calibrators.affine import ITERATIONS, Regression, Ridge, applied, remarks
 from calibrant.calibrators.calibrator import Calibrator
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 from calibrant.registry import CALIBRATORS
 
 Made = TypeVar("Made", bound="Structured")

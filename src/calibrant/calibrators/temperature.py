@@ -12,8 +12,8 @@ from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.calibrators.newton import Solution, least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.facts import Facts, from_logits
+from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
 from calibrant.registry import CALIBRATORS
 

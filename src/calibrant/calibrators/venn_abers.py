@@ -9,8 +9,8 @@ from torch import Tensor
 from calibrant.calibrators.calibrator import Objective
 from calibrant.calibrators.lifting import Lift, Lifted, log_odds, shifted, top_log_odds
 from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.rows import Rows
 from calibrant.calibrators.tables import Table, stacked, step
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Array, Vector
 from calibrant.registry import CALIBRATORS
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.calling import checked
 from calibrant.collecting import answered, batches, device_of, evaluating
+from calibrant.fitting.calling import checked
 from calibrant.nouns import Confidence
 from calibrant.predictions import Predictions
 from calibrant.records import versions

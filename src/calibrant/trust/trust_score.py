@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.features import of_call, of_fit
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.features import of_call, of_fit
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import widened
 from calibrant.registry import TRUST
 from calibrant.trust.neighbours import by_class

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.rows import Rows
+from calibrant.fitting.rows import Rows
 
 
 def of_fit(rows: Rows) -> Tensor:

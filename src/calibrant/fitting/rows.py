@@ -1,4 +1,4 @@
-"""The rows a calibrator is fitted on: the door of every ``fit``."""
+"""The rows that something is fitted on: the door of every ``fit``."""
 
 import time
 from dataclasses import dataclass, field

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.rows import Rows
 from calibrant.curves import clopper_pearson
+from calibrant.fitting.rows import Rows
 from calibrant.nouns import Vector, float64
 from calibrant.predictions import Predictions
 from calibrant.prior import shares as checked

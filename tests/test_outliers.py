@@ -94,6 +94,12 @@ def test_scores_far_from_each_other_have_bounds_within_zero_and_one():
     assert (found[0].low, found[0].high) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 30), (30, 1)])
+def test_one_row_of_a_kind_has_no_interval(n, m):
+    auroc = outlier_records(scores(n, 9.0, 0, 6), {"far": scores(m, 0.0, 1, 6)}, resamples=20)[0]
+    assert (auroc.value, auroc.low, auroc.high, auroc.level) == (1.0, None, None, None)
+
+
 def test_a_constant_score_tells_nothing():
     found = outlier_records(torch.ones(6), {"far": torch.ones(2)}, resamples=20)
     assert {r.metric: r.value for r in found} == pytest.approx(

@@ -5,18 +5,24 @@ import json
 import re
 from functools import partial
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from calibrant.cli import main
 from calibrant.curves import trust_histogram
+from calibrant.evidence import compare
+from calibrant.files import read
+from calibrant.loading import load
 from calibrant.outliers import outlier_records
 from calibrant.predictions import Predictions
 from calibrant.records import Curve, Record, to_json
 from calibrant.registry import METRICS
 from calibrant.report.trust import render
 from calibrant.report.trust_rows import COLUMNS
+from calibrant.trust.tcp import Tcp
 from calibrant.trusting import trust_report
 
 HOSTILE = "<script>$x_1$</script>"
@@ -150,6 +156,81 @@ def test_a_better_predictor_is_named_with_its_difference(report):
     assert report.findings.advice[0].startswith("Rank by knows")
 
 
+@pytest.mark.parametrize(("right", "wrong", "told"), [(381, 19, "19 of 400"), (5, 395, "5 of 400"), (20, 20, "")])
+def test_with_few_rows_of_a_side_no_difference_is_called_one(right, wrong, told):
+    correct = [True] * right + [False] * wrong
+    knows = Predictions(confidence=[float(a) for a in correct], correct=correct)
+    base = Predictions(confidence=np.linspace(0, 1, right + wrong), correct=correct)
+    made = trust_report({"mcp": base, "knows": knows}, resamples=20, shifted={"fog": {"mcp": base, "knows": knows}})
+    change = found(made, "failure_auroc_change", "knows")
+    assert change.value == pytest.approx(1)
+    if not told:
+        assert (change.low, change.p, made.findings.notes) == (1.0, 0.0, ())
+        assert made.verdict.startswith("knows tells right from wrong better than max-softmax")
+        return
+    side = "wrong" if wrong < right else "right"
+    note = f"{told} answers are {side}: too few to say whether a predictor ranks better; it takes 20 of either kind."
+    assert (change.low, change.high, change.p) == (None, None, None)
+    assert made.findings.notes == (note, f"{note} (shift: fog)")
+    assert made.verdict.startswith(
+        "Too few rows to say whether any predictor ranks better than max-softmax (AUROC 0.0)"
+    )
+    assert made.findings.advice[0] == "Judge more rows before choosing; until then rank by max-softmax."
+    assert "hold together" not in str(made)
+
+
+def test_the_interval_of_a_difference_is_that_of_the_placements():
+    given = judged()
+    change = found(trust_report(given, resamples=20), "failure_auroc_change", "knows")
+    right = given["mcp"].correct
+    sets = [(given[name].confidence[right], given[name].confidence[~right]) for name in ("knows", "mcp")]
+    above = [(up[:, None] > down).double() + (up[:, None] == down).double() / 2 for up, down in sets]
+    gap = above[0] - above[1]
+    error = float((gap.mean(1).var() / gap.shape[0] + gap.mean(0).var() / gap.shape[1]).sqrt())
+    half = stats.t.ppf(1 - 0.1 / 3 / 2, min(gap.shape) - 1) * error
+    assert (change.low, change.high) == pytest.approx((float(gap.mean()) - half, float(gap.mean()) + half))
+    assert change.p == pytest.approx(2 * stats.t.sf(abs(float(gap.mean())) / error, min(gap.shape) - 1))
+
+
+def test_rows_with_weights_are_redrawn():
+    given = {
+        name: Predictions(confidence=p.confidence, correct=p.correct, weights=torch.arange(N) % 3 + 1.0)
+        for name, p in judged().items()
+    }
+    change = found(trust_report(given, resamples=40, seed=2), "failure_auroc_change", "knows")
+    slow = compare("failure_auroc", given["knows"], given["mcp"], level=1 - 0.1 / 3, resamples=40, seed=2)
+    assert (change.value, change.low, change.high) == pytest.approx((slow.difference, slow.low, slow.high))
+
+
+def test_a_predictor_that_judged_the_rows_says_where_distrust_begins():
+    p = rows(80)
+    tcp = Tcp.fit(p.logits, p.labels)
+    given = {"mcp": p, "tcp": tcp.judge(p)}
+    told = trust_report(given, resamples=20, shifted={"fog": given})
+    for where in ("all", "shift: fog"):
+        assert found(told, "tnr", "tcp", where).settings == {"threshold": 0.25}
+        assert found(told, "tpr", "tcp", where).settings == found(told, "tnr", "mcp").settings == {"threshold": 0.5}
+    assert found(told, "tnr", "tcp").value == METRICS["tnr"](given["tcp"].confidence, p.correct, threshold=0.25)
+    named = trust_report(given, distrust_below={"tcp": 0.4}, resamples=20)
+    assert found(named, "tnr", "tcp").settings == {"threshold": 0.4}
+
+
+@pytest.mark.parametrize("letter", ["W", "\u6f22"])
+def test_a_long_name_is_shortened_in_figures_and_on_the_terminal_and_whole_in_the_page(letter):
+    p = rows(80)
+    names = [f"{letter * 150}{end}" for end in ("one", "two")]
+    told = trust_report(
+        {"mcp": p} | dict.fromkeys(names, Predictions(confidence=C * 8, correct=p.correct)), resamples=20
+    )
+    page = render(told.findings)  # a warning of matplotlib is an error here
+    figures = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.S))
+    for name in names:
+        assert name in visible(page)
+        assert name not in figures
+        assert f"\u2026{name[-8:]}" in figures
+        assert re.search(rf"\u2026{name[-13:]} +\d.* [+-]\d+\.\d\d", str(told))
+
+
 def test_where_none_is_better_the_verdict_says_so_plainly():
     found_ = judged()
     told = trust_report({name: found_[name] for name in ("mcp", "worse", "curved")}, resamples=40)
@@ -174,12 +255,13 @@ EDGES = {
     "all wrong": (of([0.9, 0.8, 0.7] * 10, [False] * 30), "Every answer is wrong: there is nothing to rank."),
     "one row": (of([0.9], [True]), "One row says nothing: there is nothing to rank."),
     "constant": (
-        of([0.7] * 30, [True, True, False] * 10),
+        of([0.7] * 60, [True, True, False] * 20),
         "No predictor tells right from wrong better than max-softmax",
     ),
-    "one wrong": (of(np.linspace(0, 1, 30).tolist(), [False] + [True] * 29), "No predictor tells right from wrong"),
-    "one right": (of(np.linspace(0, 1, 30).tolist(), [False] * 29 + [True]), "No predictor tells right from wrong"),
-    "two values": (of([0.0] * 15 + [1.0] * 15, [False, True] * 15), "No predictor tells right from wrong"),
+    "one wrong": (of(np.linspace(0, 1, 30).tolist(), [False] + [True] * 29), "Too few rows to say whether any"),
+    "one right": (of(np.linspace(0, 1, 30).tolist(), [False] * 29 + [True]), "Too few rows to say whether any"),
+    "two values": (of([0.0] * 20 + [1.0] * 20, [False, True] * 20), "No predictor tells right from wrong"),
+    "opposite": (of([0.0] * 20 + [1.0] * 20, [True] * 20 + [False] * 20), "other tells right from wrong better"),
 }
 
 
@@ -281,7 +363,36 @@ BAD = {
         r"judged\['mcp'\] must say which answers were right",
     ),
     "a limit for nobody": (({"mcp": P},), {"distrust_below": {"tcp": 0.1}}, ValueError, "'tcp' is none"),
-    "a limit beyond 1": (({"mcp": P},), {"distrust_below": {"mcp": 50.0}}, ValueError, r"must lie in \[0, 1\]; got 50"),
+    "a limit beyond 1": (
+        ({"mcp": P},),
+        {"distrust_below": {"mcp": 50.0}},
+        ValueError,
+        r"distrust_below\['mcp'\] must be a number in \[0, 1\]; got 50\.0\.",
+    ),
+    "a limit in words": (
+        ({"mcp": P},),
+        {"distrust_below": {"mcp": "x"}},
+        ValueError,
+        r"distrust_below\['mcp'\] must be a number in \[0, 1\]; got 'x'\.",
+    ),
+    "one limit": (
+        ({"mcp": P},),
+        {"distrust_below": 0.3},
+        TypeError,
+        "distrust_below must be a dict from the name of a",
+    ),
+    "a list": (
+        ([P],),
+        {},
+        TypeError,
+        r"judged must be a dict from the name of a predictor to Predictions.*; got list\.",
+    ),
+    "a list of shifts": (({"mcp": P},), {"shifted": [P]}, TypeError, r"shifted must be a dict .*; got list\."),
+    "logits": (({"mcp": P.confidence},), {}, TypeError, r"judged\['mcp'\] must be Predictions.*; got Tensor\."),
+    "no name": (({"mcp": P, "": P},), {}, ValueError, r"judged must have a word for each name; got ''\."),
+    "a number for a name": (({"mcp": P, 3: P},), {}, ValueError, r"judged must have a word for each name; got 3\."),
+    "a shift of no name": (({"mcp": P},), {"shifted": {" ": {"mcp": P}}}, ValueError, "shifted must have a word for"),
+    "no curve": (({"mcp": P},), {"sweep": 3}, ValueError, r"sweep must be a Curve with columns .*; got int\."),
     "a shift alone": (
         ({"mcp": P},),
         {"shifted": {"fog": {"b": P}}},
@@ -292,13 +403,14 @@ BAD = {
         ({"mcp": P},),
         {"sweep": Curve("s", {"alpha": np.ones(2)}, 2)},
         ValueError,
-        "sweep must have columns alpha, loss, tpr, tnr; got alpha",
+        "sweep must be a Curve with columns alpha, loss, tpr, tnr; got alpha",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_sentence(name):
+def test_bad_input_gets_one_sentence(name, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the type checks of the tests would answer first
     arguments, options, kind, message = BAD[name]
     with pytest.raises(kind, match=message):
         trust_report(*arguments, **options, resamples=20)
@@ -317,13 +429,18 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for work in (trust_report, outlier_records):  # the options are tested above
         monkeypatch.setattr(f"calibrant.cli.trust.{work.__name__}", partial(work, resamples=20))
-    for name, n, seed in (("fit", 60, 0), ("test", 150, 1)):
+    for name, n, seed in (("fit", 90, 0), ("test", 150, 1)):
         p = rows(n, seed)
         np.savez(name, logits=p.logits.numpy(), labels=p.labels.numpy())
     np.savez("odd", logits=torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).numpy())
     np.savez("featured", logits=p.logits.numpy(), labels=p.labels.numpy(), features=p.logits.numpy())
     np.savez("five", logits=np.eye(5) * 4.0, labels=np.arange(5))
     np.savez("right", logits=np.eye(4) * 4.0, labels=np.arange(4))
+    np.savez("wrong", logits=np.eye(4) * 4.0, labels=np.arange(4)[::-1])
+    (tmp_path / "other").mkdir()
+    np.savez("other/odd", logits=np.eye(4))
+    np.savez("weighted", logits=p.logits, labels=p.labels, features=p.logits, weights=np.ones(len(p)))
+    np.savez("strange", logits=-p.logits, features=p.logits, weights=np.ones(len(p)))
     np.savez("pairs", confidence=np.array(C), correct=np.array(A))
 
     def call(*arguments):
@@ -358,14 +475,45 @@ def test_json_holds_the_findings_and_a_warning_about_the_same_rows(run):
     told = json.loads(out)
     assert code == 0
     assert {r["method"] for r in told["records"]} == {"mcp", "bce"}
-    assert told["notes"] == ["these 60 rows are the rows bce was fitted on; its numbers are optimistic."]
+    assert told["notes"] == ["these 90 rows are the rows bce was fitted on; its numbers are optimistic."]
     assert "written: all.json" in err
 
 
-def test_rows_that_are_all_right_decide_nothing(run):
-    code, out, _ = run("fit.npz", "--apply", "right.npz", "--method", "mcp")
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_rows_that_are_all_right_or_all_wrong_decide_nothing(run, kind):
+    code, out, _ = run("fit.npz", "--apply", f"{kind}.npz", "--method", "mcp")
     assert code == 3
-    assert out.startswith("Every answer is right: there is nothing to rank.")
+    assert out.startswith(f"Every answer is {kind}: there is nothing to rank.")
+
+
+def test_features_stay_beside_weights_for_rows_out_of_distribution(run):
+    code, out, err = run("featured.npz", "--apply", "weighted.npz", "--method", "trust_score", "--ood", "strange.npz")
+    assert code == 0, err
+    assert re.search(r"strange\n  msp .*\n(  \w+ .*\n){3}  trust_score +\d", out)
+
+
+def test_the_predictor_and_its_judgement_are_written_and_certify_reads_them(run, monkeypatch, capsys):
+    code, out, err = run(
+        "fit.npz", "--apply", "test.npz", "--method", "tcp", "--save", "tcp.safetensors", "--out", "judged.npz"
+    )
+    assert code == 0, err
+    assert out.rstrip().endswith("written: tcp.safetensors\nwritten: judged.npz")
+    predictor, rows_, written = load("tcp.safetensors"), read("test.npz"), np.load("judged.npz")
+    assert sorted(written) == ["confidence", "correct"]
+    assert written["confidence"].tolist() == predictor.judge(rows_).confidence.tolist()
+    assert written["correct"].tolist() == rows_.correct.tolist()
+    monkeypatch.setattr("sys.argv", ["calibrant", "certify", "judged.npz", "--max-error", "0.9"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code in (0, None), capsys.readouterr().err
+
+
+def test_the_advice_names_commands_that_exist(report):
+    said = report.findings.advice[1]
+    assert "calibrant trust FIT.npz --apply ROWS.npz --method knows --out JUDGED.npz, then " in said
+    assert said.endswith("calibrant certify JUDGED.npz --max-error 0.02.")
+    alone = trust_report({"mcp": P}, resamples=20).findings.advice
+    assert alone[0].endswith("chose: calibrant certify ROWS.npz --max-error 0.02.")
 
 
 @pytest.mark.parametrize(
@@ -375,7 +523,31 @@ def test_rows_that_are_all_right_decide_nothing(run):
         (("fit.npz", "--apply", "pairs.npz"), "pairs.npz must hold logits or probs; it holds confidence and correct."),
         (("featured.npz", "--apply", "test.npz"), "test.npz must hold features, as featured.npz does"),
         (("fit.npz", "--apply", "odd.npz"), "odd.npz must hold labels; it holds logits."),
-        (("fit.npz", "--apply", "test.npz", "--method", "bcee"), "calibrant.trust has no 'bcee'. Did you mean 'bce'?"),
+        (("fit.npz", "--apply", "test.npz", "--method", "bcee"), "; got 'bcee'. Did you mean 'bce'?"),
+        (("fit.npz", "--apply", "test.npz", "--method", "foo"), "method must be one of bce, class_balanced, "),
+        (("fit.npz", "--apply", "test.npz", "--method", "mc_dropout"), "mc_dropout looks at the classifier's inputs."),
+        (("fit.npz", "--apply", "test.npz", "--method", "trust_score"), "fit.npz must hold features: trust_score "),
+        (
+            ("fit.npz", "--apply", "test.npz", "--ood", "odd.npz", "--ood", "other/odd.npz"),
+            "--ood must name files with different names; 'odd' is there twice.",
+        ),
+        (("fit.npz", "--apply", "test.npz", "--save", "a.safetensors"), "--save needs exactly one --method; got none."),
+        (
+            ("fit.npz", "--apply", "test.npz", "--out", "a.npz", "--method", "bce", "--method", "tcp"),
+            "--out needs exactly one --method; got 2.",
+        ),
+        (
+            ("fit.npz", "--apply", "test.npz", "--out", "test.npz", "--method", "bce"),
+            "test.npz must not be a file that is read",
+        ),
+        (
+            ("fit.npz", "--apply", "test.npz", "--save", "a.pt", "--method", "bce"),
+            "a.pt must end in .safetensors; got '.pt'.",
+        ),
+        (
+            ("fit.npz", "--apply", "fit.npz", "--out", "a.npz", "--method", "bce"),
+            "fit.npz must hold other rows than fit.npz for --out",
+        ),
         (("fit.npz", "--apply", "test.npz", "--report", "page.pdf"), "path must end in .html or .json"),
         (("none.npz", "--apply", "test.npz"), "none.npz does not exist"),
     ],

@@ -52,7 +52,8 @@ def outlier_records(
     ``scores`` are names of the registry, or a mapping from names to functions of `Predictions`, such as a trust
     predictor's ``lambda p: trust(p.logits)``; higher = surer. After temperature scaling pass the scaled logits. Labels
     are not looked at. Instead of `Predictions`, ``inside`` and every ``outside`` may be confidences of shape (n,),
-    taken as they are. The interval of the AUROC redraws both kinds of rows, each among its own.
+    taken as they are. The interval of the AUROC redraws both kinds of rows, each among its own; of a kind with a
+    single row there is none.
 
     Reference: Hendrycks & Gimpel, ICLR 2017; Liang, Li & Srikant, ICLR 2018.
 
@@ -84,7 +85,7 @@ def _measured(here: Vector, there: Vector, blank: Record, level: float, resample
     for metric, measure in MEASURES.items():
         value = METRICS[measure](ranks, kind)
         record = replace(blank, metric=metric, value=value)
-        if metric == "ood_auroc":
+        if metric == "ood_auroc" and min(len(here), len(there)) > 1:  # one row drawn again is itself: no spread
             half = float(ndtri((1 + level) / 2)) * _spread(ranks, kind, resamples, blank.seed or 0)
             record = replace(record, low=max(0.0, value - half), high=min(1.0, value + half), level=level)
         yield record

@@ -13,9 +13,10 @@ from calibrant.cli.progress import progress
 from calibrant.outliers import DEFAULT, outlier_records
 from calibrant.predictions import Predictions
 from calibrant.records import Record, to_json
-from calibrant.registry import SCORES, TRUST
+from calibrant.registry import SCORES, TRUST, nearest
 from calibrant.trust.predictor import TrustPredictor
 from calibrant.trusting import trust_report
+from calibrant.writing import write_arrays
 
 BASELINE = "mcp"
 ON_REQUEST = ("trust_score",)  # keeps every row it was fitted on, and needs features
@@ -25,10 +26,21 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
     predictions: Annotated[Path, typer.Argument(help="Labelled held-out rows to fit on: .npz, .csv or .parquet.")],
     apply: Annotated[Path, typer.Option(help="Other labelled rows, to judge on.")],
     methods: Annotated[
-        list[str] | None, typer.Option("--method", help="A trust predictor by name, may be repeated; else all of them.")
+        list[str] | None,
+        typer.Option(
+            "--method",
+            help="A trust predictor by name, may be repeated; else all of them but trust_score, which needs features.",
+        ),
     ] = None,
     outside: Annotated[
         list[Path] | None, typer.Option("--ood", help="Rows out of distribution, without labels; may be repeated.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the predictor of the one --method here (.safetensors).")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write confidence and correct of --apply by the one --method here (.npz), for certify."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the page here (.html) or the findings (.json).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,  # noqa: FBT002  a flag
@@ -38,25 +50,37 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
 ) -> None:
     """Learn when not to trust a classifier, and say whether that beats its own confidence.
 
-    Exit code 3: every row of --apply is right, or every row is wrong, so that nothing can be ranked.
+    Exit code 3: every row of --apply is right, or every row is wrong, so that nothing can be ranked. Wrong rows that
+    another order of the columns would make right are refused on reading (exit code 2).
     """
     names = _names(methods)
+    _check_targets(methods, {".safetensors": save, ".npz": out}, [predictions, apply, *(outside or [])])
     if report is not None:
         check_path(report)
+    _check_stems(outside or [])
     fitting = files.read(predictions, ignore_index=ignore_index)
     rows = files.read(apply, ignore_index=ignore_index)
     others = {path.stem: files.read(path, labelled=False) for path in outside or []}
     _check(fitting, predictions.name, rows, apply.name)
     for path, other in zip(outside or [], others.values(), strict=True):
         _check(fitting, predictions.name, other, path.name)
+    for name in names:
+        if name in ON_REQUEST and not fitting.has_features:
+            raise ValueError(
+                f"{predictions.name} must hold features: {name} reads nothing else. Or name another --method."
+            )
+    if out is not None and rows.fingerprint == fitting.fingerprint:
+        raise ValueError(
+            f"{apply.name} must hold other rows than {predictions.name} for --out: those fitted on flatter."
+        )
     if fitting.weights is not None:
         typer.echo("note: weights are not used in fitting; a predictor counts every row once.", err=True)
     with progress("fitting", 2 * len(names) + 1) as step:
         fitted = {name: _fit(name, fitting, step) for name in names}
+        judged = {name: predictor.judge(rows) for name, predictor in fitted.items()}
         found = trust_report(
-            {BASELINE: rows} | {name: predictor.judge(rows) for name, predictor in fitted.items()},
+            {BASELINE: rows} | {name: p for name, p in judged.items() if name != BASELINE},
             baseline=BASELINE,
-            distrust_below={name: predictor.distrust_below for name, predictor in fitted.items()},
             level=level,
             seed=seed,
             dataset=apply.name,
@@ -65,12 +89,16 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
         )
     if report is not None:
         found.save(report)
+    if save is not None:
+        fitted[names[0]].save(save)
+    if out is not None:
+        _write(judged[names[0]], out)
     typer.echo(to_json(found.findings) if as_json else str(found))
     for name, predictor in fitted.items():
         for note in predictor.fitted.notes:
             typer.echo(f"note: {name}: {note}", err=as_json)
-    if report is not None:
-        typer.echo(f"written: {report}", err=as_json)
+    for written in (path for path in (report, save, out) if path is not None):
+        typer.echo(f"written: {written}", err=as_json)
     undecided = next(record.value for record in found.records if record.metric == "failure_auroc")
     raise typer.Exit(3 if undecided != undecided else 0)  # NaN: nothing to rank
 
@@ -79,10 +107,41 @@ def _names(methods: list[str] | None) -> list[str]:
     """Return the predictors to fit: those named, or every one that reads cached rows; the baseline fits nothing."""
     known = [entry.name for entry in TRUST.entries() if entry.facts.get("reads") == "rows"]
     for name in methods or []:
-        if TRUST.entry(name).name not in known:
+        if name not in TRUST:
+            hint = f" Did you mean {near}?" if (near := nearest(name, known)) else ""
+            raise ValueError(f"method must be one of {', '.join(known)}; got {name!r}.{hint}")
+        if name not in known:
             raise ValueError(f"method must read rows of a file; {name} looks at the classifier's inputs.")
-    chosen = [name for name in known if name not in ON_REQUEST] if methods is None else list(dict.fromkeys(methods))
-    return [name for name in chosen if name != BASELINE]
+    if methods is not None:
+        return list(dict.fromkeys(methods))
+    return [name for name in known if name not in (*ON_REQUEST, BASELINE)]
+
+
+def _check_targets(methods: list[str] | None, targets: dict[str, Path | None], inputs: list[Path]) -> None:
+    for ending, target in targets.items():
+        if target is None:
+            continue
+        if len(set(methods or [])) != 1:
+            option = "--save" if ending == ".safetensors" else "--out"
+            raise ValueError(f"{option} needs exactly one --method; got {len(set(methods or [])) or 'none'}.")
+        files.check_target(target, ending, inputs)
+
+
+def _check_stems(paths: list[Path]) -> None:
+    stems = [path.stem for path in paths]
+    twice = next((stem for place, stem in enumerate(stems) if stem in stems[:place]), None)
+    if twice is not None:
+        raise ValueError(f"--ood must name files with different names; {twice!r} is there twice. Rename one.")
+
+
+def _write(judged: Predictions, path: Path) -> None:
+    """Write what `calibrant certify` reads: the confidence, whether the answer was right, and what came with it."""
+    arrays: dict[str, Any] = {"confidence": judged.confidence.numpy(), "correct": judged.correct.numpy()}
+    if judged.groups is not None:
+        arrays["groups"] = judged.groups.astype(str)
+    if judged.weights is not None:
+        arrays["weights"] = judged.weights.numpy()
+    write_arrays(arrays, path)
 
 
 def _check(fitting: Predictions, name: str, rows: Predictions, other: str) -> None:
@@ -109,8 +168,14 @@ def _outliers(
 ) -> tuple[Record, ...]:
     scores: dict[str, Callable[[Predictions], Any]] = {name: SCORES[name] for name in DEFAULT}
     scores |= {name: _confidence(predictor) for name, predictor in fitted.items()}
-    unweighted = rows if rows.weights is None else Predictions(logits=rows.logits, labels=rows.labels)
-    return outlier_records(unweighted, others, scores=scores, level=level, seed=seed)
+    apart = {name: _unweighted(other) for name, other in others.items()}
+    return outlier_records(_unweighted(rows), apart, scores=scores, level=level, seed=seed)
+
+
+def _unweighted(p: Predictions) -> Predictions:
+    if p.weights is None:
+        return p
+    return Predictions(logits=p.logits, features=p.features if p.has_features else None)
 
 
 def _confidence(predictor: TrustPredictor) -> Callable[[Predictions], Any]:

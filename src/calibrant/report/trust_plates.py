@@ -12,9 +12,10 @@ from calibrant.records import Curve, Findings
 from calibrant.report import svg
 from calibrant.report.figures import QUIET, SURE, WRONG
 from calibrant.report.training import LINES
-from calibrant.report.trust_rows import by_method
+from calibrant.report.trust_rows import LONGEST, by_method, shortened
 
-WIDE = 18  # letters from which a name takes half of the legend
+WIDE, WIDEST = 18, 28  # letters from which a name takes half of the legend, and all of it
+TITLE = 24  # letters of a name above a small figure; the page's tables have it whole
 
 
 def drawn(findings: Findings) -> dict[str, str]:
@@ -29,7 +30,7 @@ def drawn(findings: Findings) -> dict[str, str]:
             label = "Risk-coverage curves: error among accepted answers against the share accepted, a line a predictor."
             found["risk"] = (_risk(risk, findings.curve("oracle_risk_coverage")), label)
         for place, (name, curve) in enumerate(histograms.items()):
-            label = f"Confidences of {_plain(name)}: right answers upward, wrong answers downward."
+            label = f"Confidences of {_plain(name, LONGEST)}: right answers upward, wrong answers downward."
             found[f"histogram-{place}"] = (_histogram(name, curve, _highest(histograms)), label)
         if sweep:
             found["sweep"] = (_sweep(sweep), "Loss, and TPR with TNR, against alpha.")
@@ -38,7 +39,8 @@ def drawn(findings: Findings) -> dict[str, str]:
 
 def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
     """Draw a line for each predictor; each has a dash of its own too, and the first is drawn widest."""
-    columns = 3 if max(map(len, curves)) < WIDE else 2
+    longest = max(map(len, curves))
+    columns = 3 if longest < WIDE else 2 if longest < WIDEST else 1
     legend = -(-(len(curves) + 1) // columns)  # rows of the legend, which stands above
     figure = Figure(figsize=(5.6, 3.3 + 0.17 * legend), layout="constrained")
     ax = figure.subplots()
@@ -56,7 +58,7 @@ def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
             linewidth=width,
             marker=marker,
             markersize=4.5,
-            label=_plain(name),
+            label=_plain(name, LONGEST),
         )
     ax.set(xlabel="share accepted (coverage)", ylabel="error among accepted", xlim=(-0.02, 1.02))
     ax.set_ylim(bottom=0)
@@ -89,7 +91,7 @@ def _histogram(name: str, curve: Curve, most: float) -> Figure:
     ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
     ax.yaxis.set_major_formatter(lambda share, _: f"{100 * abs(share):.3g} %")
-    ax.set_title(_plain(name), fontsize="medium", loc="left")
+    ax.set_title(_plain(name, TITLE), fontsize="medium", loc="left")
     return figure
 
 
@@ -122,7 +124,7 @@ def _sweep(curve: Curve) -> Figure:
     return figure
 
 
-def _plain(name: str) -> str:
+def _plain(name: str, most: int) -> str:
     """Keep matplotlib from reading a name as mathematics, or as one to leave out of a legend; XML knows no controls."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
-    return shown.replace("$", r"\$").lstrip("_") or "unnamed"
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name).lstrip("_")
+    return shortened(shown, most).replace("$", r"\$") or "unnamed"

@@ -23,6 +23,7 @@ OUTLIERS = {
     "aupr_in": "AUPR-In",
     "aupr_out": "AUPR-Out",
 }
+LONGEST = 40  # letters of a name in a legend, or in a table of the terminal
 SEPARABILITY = {"separability_kl": "Kullback-Leibler", "separability_bhattacharyya": "Bhattacharyya"}
 
 
@@ -62,6 +63,16 @@ def named(findings: Findings, kind: str) -> dict[str, list[Row]]:
 def by_method(findings: Findings, name: str) -> dict[str, Curve]:
     """Return the curves of that name by predictor."""
     return {str(curve.settings["method"]): curve for curve in findings.curves if curve.name == name}
+
+
+def shortened(name: str, most: int = LONGEST) -> str:
+    """Leave beginning and end of a long name: names that differ often do so there.
+
+    Example:
+        >>> shortened("resnet50_seed_1_alpha_3", 14)
+        'resnet50_…ha_3'
+    """
+    return name if len(name) <= most else f"{name[: most - most // 3 - 1]}\N{HORIZONTAL ELLIPSIS}{name[-(most // 3) :]}"
 
 
 def percent(value: float | None, *, signed: bool = False, digits: int = 2) -> str:

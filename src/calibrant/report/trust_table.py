@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from calibrant.records import Findings, Record
-from calibrant.report.trust_rows import COLUMNS, OUTLIERS, Row, bounds, change, named, percent, rows
+from calibrant.report.trust_rows import COLUMNS, OUTLIERS, Row, bounds, change, named, percent, rows, shortened
 
 WIDTH = 100
 WIDE = 200  # a table that is cut is worse than one that wraps
 LEGEND = "in percent; higher is better but for FPR-95 and AURC"
-CHANGE = "AUC change: against {against}, on the same rows; these intervals hold all together with {together:.3g} %"
+CHANGE = "AUC change: against {against}, on the same rows"
+TOGETHER = "its intervals of one set of rows hold together with {together:.3g} %; sets are not corrected for"
 OUTSIDE = "rows out of distribution, in percent; higher is better but for FPR-95; [{level} % interval]"
 
 
@@ -27,9 +28,9 @@ def text(findings: Findings) -> str:
     }
     for title, block in blocks.items():
         if title:
-            table.add_row(_printable(title))
+            table.add_row(_named(title))
         for row in block:
-            table.add_row(_printable(f"  {row.name}"), *_cells(row, COLUMNS), change(row.change))
+            table.add_row(f"  {_named(row.name)}", *_cells(row, COLUMNS), change(row.change))
     parts = [findings.verdict, findings.understood, *(f"Warning: {note}" for note in findings.notes)]
     filled = [textwrap.fill(_printable(part), WIDTH) for part in parts]
     shown = [*filled, "\n".join([_drawn(table), *legend(findings)])]
@@ -47,10 +48,11 @@ def text(findings: Findings) -> str:
 def legend(findings: Findings) -> Iterable[str]:
     """Yield what must be known to read the table."""
     yield LEGEND
-    told = next((record for record in findings.records if record.metric == "failure_auroc_change"), None)
-    if told is not None:
-        together = 100 * float(told.settings["together"])
-        yield CHANGE.format(against=_printable(str(told.settings["against"])), together=together)
+    told = [record for record in findings.records if record.metric == "failure_auroc_change"]
+    if told:
+        yield CHANGE.format(against=_printable(str(told[0].settings["against"])))
+    if any(record.low is not None for record in told):
+        yield TOGETHER.format(together=100 * float(told[0].settings["together"]))
 
 
 def outliers(records: Iterable[Record]) -> str:
@@ -60,10 +62,10 @@ def outliers(records: Iterable[Record]) -> str:
         raise ValueError("records must hold at least one record of calibrant.outliers.outlier_records; got none.")
     table = _table(("", "AUROC", "", *list(OUTLIERS.values())[1:]))
     for name, block in named(Findings("", "", (), (), records, ()), "outside").items():
-        table.add_row(_printable(name))
+        table.add_row(_named(name))
         for row in block:
             first, *others = _cells(row, OUTLIERS)
-            table.add_row(_printable(f"  {row.name}"), first, bounds(row.cells.get("ood_auroc")), *others)
+            table.add_row(f"  {_named(row.name)}", first, bounds(row.cells.get("ood_auroc")), *others)
     level = next((record.level for record in records if record.level is not None), 0.0)
     return f"{_drawn(table)}\n{OUTSIDE.format(level=f'{100 * level:.3g}')}"
 
@@ -86,6 +88,11 @@ def _drawn(table: Table) -> str:
     with console.capture() as written:
         console.print(table)
     return "\n".join(line.rstrip() for line in written.get().splitlines())
+
+
+def _named(name: str) -> str:
+    """Shorten a name, so that the numbers beside it stay on the line."""
+    return _printable(shortened(name))
 
 
 def _printable(words: str) -> str:

@@ -5,10 +5,27 @@ from collections.abc import Sequence
 
 from calibrant.records import Record
 from calibrant.report.trust_rows import Row, change, percent, rows
+from calibrant.words import count
 
 SEEN = 5e-5  # a smaller difference is written as 0.00 percent
 LISTED = 3  # predictors named in one sentence; the table has them all
-CERTIFY = "For a threshold with a guarantee, certify it on rows that fitted nothing: calibrant certify."
+FEWEST = 20  # right rows, and wrong rows, below which no difference of AUROC is called one
+CERTIFY = "For a threshold with a guarantee, take rows that neither fitted nor chose: {first}calibrant certify {file}"
+JUDGED = "calibrant trust FIT.npz --apply ROWS.npz --method {name} --out JUDGED.npz, then "
+
+
+def too_few(right: int, wrong: int) -> str:
+    """Say that these rows are too few to compare predictors, or nothing if they are not.
+
+    Example:
+        >>> too_few(995, 5)
+        '5 of 1 000 answers are wrong: too few to say whether a predictor ranks better; it takes 20 of either kind.'
+    """
+    side, kind = min((right, "right"), (wrong, "wrong"))
+    if not 0 < side < FEWEST:
+        return ""
+    told = f"{side} of {count(right + wrong)} answers {'is' if side == 1 else 'are'} {kind}: too few to say whether a"
+    return f"{told} predictor ranks better; it takes {FEWEST} of either kind."
 
 
 def verdict(records: Sequence[Record], baseline: str) -> str:
@@ -28,18 +45,26 @@ def advice(records: Sequence[Record], baseline: str) -> tuple[str, ...]:
         return ("Judge rows on which some answers are right and some wrong: rows of a test set, not those trained on.",)
     better, name = [row for row in found if _better(row)], _called(baseline)
     if len(found) == 1:
-        return (CERTIFY,)
+        return (_certify(),)
+    if _few(base):
+        return (f"Judge more rows before choosing; until then rank by {name}.", _certify())
     if better:
         best = max(better, key=_auroc)
         return (
             f"Rank by {best.name}: what is reviewed first, or left unanswered, is chosen better than by {name}.",
-            CERTIFY,
+            _certify(best.name),
         )
     return (
         f"Rank by {name}: a review queue gains nothing that these rows can show from the others. What a learned "
         "predictor may still give is a threshold: compare TPR and TNR.",
-        CERTIFY,
+        _certify(),
     )
+
+
+def _certify(name: str = "") -> str:
+    """Say what to type for a threshold: the classifier's own confidence is in the file, another is written first."""
+    first = JUDGED.format(name=name if name.isidentifier() else "NAME") if name else ""
+    return f"{CERTIFY.format(first=first, file='JUDGED.npz' if name else 'ROWS.npz')} --max-error 0.02."
 
 
 def _nothing(base: Row) -> str:
@@ -58,6 +83,8 @@ def _ranking(found: list[Row], base: Row) -> str:
     better = [row for row in others if _better(row)]
     if not others:
         return f"{name.capitalize()} tells right from wrong with {level}; no other predictor was judged."
+    if _few(base):
+        return f"Too few rows to say whether any predictor ranks better than {name} ({level}): {_listed(others)}."
     if not better:
         return f"No predictor tells right from wrong better than {name} ({level}): {_listed(others)}."
     best = better[0]
@@ -77,6 +104,10 @@ def _listed(others: list[Row]) -> str:
     if alike:
         said.append(f"{_joined(alike)} rank{'s' if len(alike) == 1 else ''} as it does")
     return ", ".join(said)
+
+
+def _few(base: Row) -> bool:
+    return bool(too_few(base.cells["tpr"].n, base.cells["tnr"].n))
 
 
 def _alike(row: Row) -> bool:

@@ -486,6 +486,13 @@ def test_logits_on_any_scale_give_confidences_that_differ(name):
         assert float(spread.quantile(0.95) - spread.quantile(0.05)) > 0.05, scale
 
 
+def test_equal_logits_and_equal_features_are_fitted_and_ranked_by_nothing():
+    _, labels, _ = rows(200)
+    trust = TRUST["bce"].fit(torch.zeros(200, 5), labels, torch.ones(200, 2))
+    assert bool((trust(torch.zeros(3, 5)) == trust(torch.zeros(1, 5))).all())
+    assert "nothing was learned" in str(trust)
+
+
 def test_a_predictor_whose_confidences_hardly_differ_says_so():
     logits, labels, _ = rows(600)
     assert "nothing was learned that could be used" in str(TRUST["steep_slope"].fit(1e9 * logits, labels))

@@ -102,9 +102,12 @@ def _first(task: Task, plain: Candidate) -> tuple[float, float]:
     """Bring the log odds to scale by logistic regression: from afar, a loss that is bounded sees no slope."""
     right, loss = task.right.to(task.odds.dtype), partial(F.binary_cross_entropy_with_logits, reduction="none")
     ask = replace(task.narrowed(0), kind="linear", loss=loss, target=right, scale_ridge=FIRST_RIDGE)
-    spread = float(task.odds.std().clamp(min=1e-9))
-    net = trained(replace(ask, begin=(-math.log(spread), -float(task.odds.mean()) / spread)), plain)
-    scale, shift = min(max(float(net["log_scale"]), -12.0), 12.0), float(net["shift"])
+    spread, mean = float(task.odds.std(correction=0)), float(task.odds.mean())
+    if spread <= 1e-6 * abs(mean):  # nothing to scale
+        return 0.0, 0.0
+    unit = -math.log(spread)
+    net = trained(replace(ask, begin=(unit, -mean / spread)), plain)
+    scale, shift = max(float(net["log_scale"]), unit - 12), float(net["shift"])
     if task.kind != "signed_distance":
         return scale, shift
     most = float(task.odds.abs().max())

@@ -42,8 +42,8 @@ class Oracle(Onlooker):
     ``anchor=True``, the default, differs from the papers: z starts as the classifier's own confidence, which wants
     held-out rows and others for ``validation``. The epoch of best AUROC on those is kept if it exceeds the start by
     1.64 standard errors, else the start. Without an anchor the best of all is kept, or the last one if there are no
-    validation rows. The papers' scheme is ``anchor=False`` on the classifier's
-    training rows; Luo et al. take one epoch with ``optimiser=partial(torch.optim.SGD, lr=1e-5, momentum=0.05)``.
+    validation rows. The papers' scheme is ``anchor=False`` on the classifier's training rows; Luo et al. take one epoch
+    with ``optimiser=partial(torch.optim.SGD, lr=1e-5, momentum=0.05)``.
 
     Costs a training run, and a second network wherever it is used. On training rows almost every answer is right, so
     there is little to learn errors from.
@@ -184,8 +184,7 @@ class Oracle(Onlooker):
 
 
 def _method(loss: str) -> type[Learned]:
-    learned = [entry.name for entry in TRUST.entries() if isinstance(entry.method, type)]
-    learned = [name for name in learned if issubclass(TRUST[name], Learned)]
+    learned = [name for name in TRUST if issubclass(TRUST[name], Learned)]
     if loss not in learned:
         raise ValueError(f"loss must be that of a learned predictor, one of {', '.join(learned)}; got {loss!r}.")
     found: type[Learned] = TRUST[loss]

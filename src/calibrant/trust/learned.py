@@ -15,6 +15,7 @@ from calibrant.trust.own_scores import log_odds, own_scores
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 Made = TypeVar("Made", bound="Learned")
+WIDEST = 15.0  # a spread of log odds beyond which their distances would tie at 0 and 1: they are brought to it
 FLAT = 1e-6  # a spread of confidences below which they count as one
 
 
@@ -56,6 +57,8 @@ class Learned(TrustPredictor):
             )
         with torch.inference_mode(mode=False), torch.autocast("cpu", enabled=False):
             odds, columns, own = _seen(rows, anchor=anchor)
+            unit = min(1.0, WIDEST / max(float(odds.std(correction=0)), 1e-300))
+            odds = odds * unit
             truth = rows.correct.double() if target is None else target
             # ConfidNet's network is trained where the features are, in float32; the rest in float64 on the CPU
             place = rows.predictions.features.device if rows.predictions.has_features and head == "mlp" else "cpu"
@@ -65,7 +68,7 @@ class Learned(TrustPredictor):
             found = anchored(task, own) if anchor else bare(task)
             notes = (*found.notes, *_flat(task, found))
         with_features = not anchor or found.chosen.width > own
-        settings = {**options, "head": head, "anchor": anchor, "seed": seed}
+        settings = {**options, "head": head, "anchor": anchor, "seed": seed, "unit": unit}
         settings |= {"features": with_features, "sees": found.chosen.says, "width": found.chosen.width}
         fit = TrustFit(
             rows.n,
@@ -82,7 +85,7 @@ class Learned(TrustPredictor):
     def z(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the head's number of each row of (n, k) logits, trusted above 0."""
         net, wide = dict(self.named_buffers()), logits.double()  # features may have an offset that float32 cannot hold
-        odds = log_odds(wide)
+        odds = self.settings["unit"] * log_odds(wide)
         columns = own_scores(wide) if self.settings["anchor"] else wide[:, :0]
         if self.needs_features:
             d = self.settings["width"] - columns.shape[1]

@@ -20,7 +20,6 @@ FOLDS = 5
 RIDGES = (1.0, 0.1, 0.01)  # on the weights of standardised columns, of the mean loss
 BARE_RIDGE = 1e-4  # without an anchor
 SURE = 1.64  # standard errors by which a head must rank better than max-softmax to be preferred
-SATURATED = 30  # a spread of log odds beyond which a distance in their own units would tie at 0 and 1
 FIRST_RIDGE = 1e-6  # on the scale of the first anchor
 FEW = 20  # right or wrong rows below which nothing but the anchor is fitted
 EPOCHS, BATCH, STEPS, DECAY = 30, 128, 100, 1e-2  # of the mlp; an epoch of many rows has STEPS larger batches
@@ -109,7 +108,7 @@ def _first(task: Task, plain: Candidate) -> tuple[float, float]:
     unit = -math.log(spread)
     net = trained(replace(ask, begin=(unit, -mean / spread)), plain)
     scale, shift = max(float(net["log_scale"]), unit - 12), float(net["shift"])
-    if task.kind != "signed_distance" or spread > SATURATED:
+    if task.kind != "signed_distance":
         return scale, shift
     most = float(task.odds.abs().max())
     return 0.0, min(max(shift / math.exp(scale), -most), most)

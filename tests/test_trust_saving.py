@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said(good, tmp_path):
         (sealed({**told, "method": "trust_score"}, state), unusable),
         (sealed({**told, "method": "oracle"}, state), "oracle looks at the classifier's inputs."),
         (sealed({**told, "settings": {**settings, "width": 2**40}}, state), "it accepts no number of features."),
-        (sealed({**told, "settings": {}}, state), f"{unusable}: anchor."),
+        (sealed({**told, "settings": {}}, state), f"{unusable}: unit."),
         (sealed({**told, "fit": {**fit, "wrong": 1.5}}, state), "wrong of a fit must be int; got 1.5."),
         (sealed({**told, "fit": {**fit, "auroc": [0.5]}}, state), "auroc of a fit must be tuple"),
         (sealed({**told, "fit": {**fit, "k": 0}}, state), unusable),

@@ -35,17 +35,6 @@ def missing(nll: PerSample) -> PerSample:
     return (-torch.expm1(-nll)).clamp(min=torch.finfo(nll.dtype).tiny)
 
 
-def powered(nll: PerSample, gamma: PerSample) -> PerSample:
-    r"""Return :math:`-(1 - p_y)^\gamma \log p_y`, and :math:`-(1 + p_y)^{|\gamma|} \log p_y` where gamma is negative.
-
-    Example:
-        >>> powered(torch.tensor([0.6931, 0.6931]), torch.tensor([1.0, -1.0]))
-        tensor([0.3465, 1.0397])
-    """
-    rest = missing(nll)
-    return torch.where(gamma >= 0, rest, 2 - rest) ** gamma.abs() * nll
-
-
 def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
     """Return the largest probability of each row, with its gradient, and whether it is that of the label.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ from calibrant import advice, curves, slices
 from calibrant.evidence import floor, interval, measure
 from calibrant.margins import margin_reliability
 from calibrant.predictions import Predictions
-from calibrant.records import Curve, Findings, Record, to_json
+from calibrant.records import Curve, Findings, Record
 from calibrant.registry import METRICS
+from calibrant.reporting import Report
 from calibrant.selection.certifying import certify
 from calibrant.selection.reasons import digits
 
@@ -71,47 +71,20 @@ def plan(p: Predictions) -> list[Item]:
     ]
 
 
-@dataclass(frozen=True)
-class Audit:
+class Audit(Report):
     """What an audit found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json."""
 
-    findings: Findings
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """Every number, with its interval, noise floor and p-value where it has them."""
-        return self.findings.records
-
-    @property
-    def verdict(self) -> str:
-        """One sentence in words."""
-        return self.findings.verdict
-
-    def save(self, path: str | Path) -> None:
-        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
-        path = check_path(Path(path))
-        path.write_text(to_json(self.findings) if path.suffix == ".json" else self._page(), encoding="utf-8")
-
-    def _page(self) -> str:
+    def page(self) -> str:
+        """Return a self-contained page."""
         from calibrant.report.page import render  # matplotlib and jinja2 are needed only here
 
         return render(self.findings)
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return what a terminal shows."""
         from calibrant.report.table import text
 
         return text(self.findings)
-
-
-def check_path(path: Path) -> Path:
-    """Refuse a place where an audit cannot be saved; better before the work than after."""
-    if path.suffix not in (".html", ".json"):
-        raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
-    if path.is_dir():
-        raise ValueError(f"path must be a file to write; {str(path)!r} is a folder.")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"path must lie in a folder that exists; {str(path.parent)!r} does not.")
-    return path
 
 
 def audit(

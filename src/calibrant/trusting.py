@@ -2,22 +2,21 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.stats import t as student
 
 from calibrant import curves
-from calibrant.auditing import check_path
 from calibrant.evidence import Comparison, compare, interval, measure
 from calibrant.nouns import float64
 from calibrant.predictions import Predictions
-from calibrant.records import Curve, Findings, Record, to_json
+from calibrant.records import Curve, Findings, Record
 from calibrant.registry import METRICS
 from calibrant.report import trust_words
+from calibrant.reporting import Report
 from calibrant.trust.placements import paired_auroc
 from calibrant.words import count
 
@@ -31,33 +30,17 @@ Judged = Mapping[str, Predictions]
 Told = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class TrustReport:
-    """What was found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json."""
+class TrustReport(Report):
+    """What was found; of a record, ``method`` is the predictor and ``where`` "all" or "shift: NAME"."""
 
-    findings: Findings
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """Every number; ``method`` is the predictor, ``where`` "all" or "shift: NAME"."""
-        return self.findings.records
-
-    @property
-    def verdict(self) -> str:
-        """Whether any predictor ranks better than the baseline, and what the threshold gives, in words."""
-        return self.findings.verdict
-
-    def save(self, path: str | Path) -> None:
-        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
-        path = check_path(Path(path))
-        path.write_text(to_json(self.findings) if path.suffix == ".json" else self._page(), encoding="utf-8")
-
-    def _page(self) -> str:
+    def page(self) -> str:
+        """Return a self-contained page."""
         from calibrant.report.trust import render  # matplotlib and jinja2 are needed only here
 
         return render(self.findings)
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return what a terminal shows."""
         from calibrant.report.trust_table import text
 
         return text(self.findings)

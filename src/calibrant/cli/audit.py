@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from calibrant import files, gate
-from calibrant.auditing import Audit, audit, check_path, plan
+from calibrant.auditing import Audit, audit, plan
 from calibrant.cli.progress import progress
 from calibrant.predictions import Predictions
 from calibrant.records import to_json
+from calibrant.reporting import check_path
 
 
 def audit_command(

@@ -8,12 +8,12 @@ import torch
 import typer
 
 from calibrant import files
-from calibrant.auditing import check_path
 from calibrant.cli.progress import progress
 from calibrant.outliers import DEFAULT, outlier_records
 from calibrant.predictions import Predictions
 from calibrant.records import Record, to_json
 from calibrant.registry import SCORES, TRUST, nearest
+from calibrant.reporting import check_path
 from calibrant.trust.predictor import TrustPredictor
 from calibrant.trusting import trust_report
 from calibrant.writing import write_arrays

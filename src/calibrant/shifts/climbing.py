@@ -10,6 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from calibrant.collecting import evaluating
+
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Channels: TypeAlias = Sequence[float] | None
 
@@ -85,15 +87,8 @@ def climbed(
 @contextmanager
 def _as_found(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Switch to eval mode and gradients on; leave every layer's mode, the random state and grad mode as they were."""
-    modes = [(layer, layer.training) for layer in model.modules()]
-    drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # a layer may draw in eval mode too
-    with drawn, torch.inference_mode(mode=False), torch.enable_grad():
-        try:
-            model.eval()
-            yield
-        finally:
-            for layer, training in modes:
-                layer.training = training
+    with evaluating(model, device), torch.inference_mode(mode=False), torch.enable_grad():
+        yield
 
 
 def _per_channel(channels: tuple[Channels, Channels], images: Tensor) -> tuple[Tensor, Tensor]:

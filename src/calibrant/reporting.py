@@ -1,0 +1,53 @@
+"""Findings that print themselves, and save themselves as a page or as JSON."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrant.records import Findings, Record, to_json
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json.
+
+    A kind of report says what its page and its text are.
+    """
+
+    findings: Findings
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Every number, with its interval, noise floor and p-value where it has them."""
+        return self.findings.records
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in words."""
+        return self.findings.verdict
+
+    def page(self) -> str:
+        """Return a self-contained page."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Return what a terminal shows."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
+        path = check_path(Path(path))
+        path.write_text(to_json(self.findings) if path.suffix == ".json" else self.page(), encoding="utf-8")
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def check_path(path: Path) -> Path:
+    """Refuse a place where a report cannot be saved; better before the work than after."""
+    if path.suffix not in (".html", ".json"):
+        raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
+    if path.is_dir():
+        raise ValueError(f"path must be a file to write; {str(path)!r} is a folder.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"path must lie in a folder that exists; {str(path.parent)!r} does not.")
+    return path

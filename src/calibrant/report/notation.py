@@ -1,6 +1,7 @@
 """How a record is written: digits, intervals, floors, units and directions, the same in page and terminal."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,3 +126,13 @@ def unit(record: Record) -> str:
     if "score" in record.settings:
         return UNITS_OF_SCORE.get(str(record.settings["score"]), "fraction")
     return UNITS.get(record.metric, "probability" if record.metric.endswith("_pvalue") else "fraction")
+
+
+def unbroken(text: str) -> str:
+    r"""Keep a number in groups of three, or with its percent sign, on one line.
+
+    Example:
+        >>> unbroken("5 000 rows, 12 %")
+        '5\xa0000 rows, 12\xa0%'
+    """
+    return re.sub(r"(?<=\d) (?=\d{3}\b|%)", "\u00a0", text)

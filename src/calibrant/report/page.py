@@ -17,9 +17,9 @@ SAMPLED = 9
 
 def render(findings: Findings) -> str:
     """Write the page. The same findings give the same bytes."""
-    css, js = _read("page.css"), _read("page.js")
+    css, js = read("page.css"), read("page.js")
     risk = findings.curve("risk_coverage")
-    return _template().render(
+    return template("page.html").render(
         findings=findings,
         subject=_distinct(_subject(record) for record in findings.records),
         provenance=[*_distinct(r.versions for r in findings.records), *_distinct(map(_seed, findings.records))],
@@ -50,15 +50,18 @@ def _fingerprint(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a page's template: what it shows is escaped, and a value that is missing is an error."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.globals["notation"] = notation
-    return environment.from_string(_read("page.html"))
+    environment.filters["unbroken"] = notation.unbroken
+    return environment.from_string(read(name))
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """Return a file of this folder."""
     return resources.files("calibrant.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.nouns import widened
+from calibrant.nouns import Logits, widened
 
 
 def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tensor | None, *, needs: bool) -> Tensor:
@@ -14,9 +14,7 @@ def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tens
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim not in (1, 2):
         got = f"{logits.dtype} of shape {tuple(logits.shape)}" if hasattr(logits, "dtype") else type(logits).__name__
         raise TypeError(f"logits must be a floating point tensor of shape (n, {k}); got {got}.")
-    z = widened(logits)
-    if z.ndim == 1 or z.shape[1] == 1:
-        z = torch.stack([torch.zeros_like(z.reshape(-1)), z.reshape(-1)], 1)
+    z = columns(widened(logits))
     if z.shape[1] != k:
         raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")
     if needs and features is None:
@@ -32,3 +30,10 @@ def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tens
         bad = ~z.isfinite().all(1)
         raise ValueError(f"logits must be finite; {int(bad.sum())} of {len(bad)} rows are not.")
     return z
+
+
+def columns(logits: Tensor) -> Logits:
+    """Return (n, k) logits; one column, (n,) or (n, 1), is the logit of class 1 of two."""
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return logits
+    return torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from calibrant.collecting import device_of, evaluating, logits_of
+from calibrant.fitting.calling import columns
 from calibrant.nouns import Confidence
 from calibrant.registry import TRUST
 from calibrant.trust.predictor import Onlooker
-from calibrant.trust.sampling import CONFIDENCES, Score, check_score, columns
+from calibrant.trust.sampling import CONFIDENCES, Score, check_score
 
 
 @TRUST.register(reads="inputs")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.batch import check_shapes, check_values
 from calibrant.collecting import answered, batches, called, device_of, evaluating, logits_of
+from calibrant.fitting.calling import columns
 from calibrant.nouns import Confidence
 from calibrant.registry import TRUST
 from calibrant.trust.backbones import copied, resized
@@ -21,7 +22,6 @@ from calibrant.trust.learned import Learned
 from calibrant.trust.learning import Loss
 from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import Onlooker
-from calibrant.trust.sampling import columns
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 RATE = 1e-4  # of AdamW, if no optimiser is given

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.collecting import answered, batches, device_of, evaluating
-from calibrant.fitting.calling import checked
+from calibrant.fitting.calling import checked, columns
 from calibrant.nouns import Confidence
 from calibrant.predictions import Predictions
 from calibrant.records import versions
 from calibrant.registry import TRUST
-from calibrant.trust.sampling import columns
 from calibrant.words import count
 
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from calibrant.batch import entropy_of
@@ -88,10 +87,3 @@ def check_score(score: str, average: str = "probs") -> None:
         raise ValueError(
             "average must be 'probs' for score 'mutual_information', which compares entropies; got 'logits'."
         )
-
-
-def columns(logits: Tensor) -> Logits:
-    """Return (n, k) logits; one column, (n,) or (n, 1), is the logit of class 1 of two."""
-    if logits.ndim == 2 and logits.shape[1] > 1:
-        return logits
-    return torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)

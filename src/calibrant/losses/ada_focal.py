@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import true_nll
-from calibrant.losses.validation_bins import ValidationBins, equal_width
+from calibrant.losses.powered import powered
+from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.records import Curve
 from calibrant.registry import LOSSES
@@ -67,12 +67,7 @@ class AdaFocal(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
-        nll = true_nll(logits, labels)
-        p = (-nll).exp()
-        gamma = self.gammas.to(nll.dtype)[torch.bucketize(p.detach(), self.inner.to(nll.dtype))]
-        # 1 - p or 1 + p; where p rounds to 1 the least number, so that a power below 1 has a finite gradient
-        base = (1 - gamma.sign() * p).clamp(min=torch.finfo(nll.dtype).tiny)
-        return base ** gamma.abs() * nll
+        return powered(logits, labels, lambda nll: self.gammas[place(nll, self.inner)])
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

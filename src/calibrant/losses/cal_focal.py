@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import missing, true_nll
+from calibrant.losses.powered import powered
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
@@ -50,12 +50,14 @@ class CalFocal(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
-        nll = true_nll(logits, labels)
+        return powered(logits, labels, self._power)
+
+    def _power(self, nll: Tensor) -> Tensor:
         at = place(nll, self.inner)
         if self.case == 2:
-            return missing(nll) ** self.gammas.to(nll.dtype)[at] * nll
-        error = (-nll.detach()).exp() - self.accuracy.to(nll.dtype)[at]
-        return missing(nll) ** (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST) * nll
+            return self.gammas[at]
+        error = (-nll).exp() - self.accuracy[at]
+        return (self.rate * error).nan_to_num(nan=0.0).exp().clamp(max=MOST)
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:

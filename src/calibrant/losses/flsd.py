@@ -3,8 +3,9 @@
 import math
 
 import torch
+from torch import Tensor
 
-from calibrant.batch import missing, true_nll
+from calibrant.losses.powered import powered
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -30,7 +31,8 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
     """
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
-    nll = true_nll(logits, labels)
-    fixed = nll.detach()
-    usual = 3.0 if gamma == 3 else torch.where(fixed > HALF, 3.0, gamma).to(nll.dtype)
-    return missing(nll) ** torch.where(fixed > FIFTH, 5.0, usual).to(nll.dtype) * nll
+
+    def power(nll: Tensor) -> Tensor:
+        return torch.where(nll > FIFTH, 5.0, 3.0 if gamma == 3 else torch.where(nll > HALF, 3.0, gamma))
+
+    return powered(logits, labels, power)

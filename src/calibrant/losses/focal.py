@@ -1,6 +1,7 @@
 """Cross-entropy that weighs rows by what is missing from the label's probability."""
 
 from calibrant.batch import missing, true_nll
+from calibrant.losses.powered import powered
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -26,6 +27,7 @@ def focal(logits: Logits, labels: Labels, *, gamma: float = 3.0, detach_weight: 
     """
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}. For a negative power see inverse_focal.")
-    nll = true_nll(logits, labels)
-    weight = missing(nll) ** gamma
-    return (weight.detach() if detach_weight else weight) * nll
+    if detach_weight:
+        nll = true_nll(logits, labels)
+        return missing(nll.detach()) ** gamma * nll
+    return powered(logits, labels, lambda _: gamma)

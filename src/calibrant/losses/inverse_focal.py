@@ -2,7 +2,7 @@
 
 import warnings
 
-from calibrant.batch import true_nll
+from calibrant.losses.powered import powered
 from calibrant.nouns import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -34,5 +34,4 @@ def inverse_focal(logits: Logits, labels: Labels, *, gamma: float = 2.0) -> PerS
             "training goes the wrong way; take 3.5 or less.",
             stacklevel=2,
         )
-    nll = true_nll(logits, labels)
-    return (1 + (-nll).exp()) ** gamma * nll
+    return powered(logits, labels, lambda _: -gamma)

@@ -47,4 +47,4 @@ def equal_width(bins: int) -> Tensor:
 
 def place(nll: PerSample, inner: Tensor) -> Tensor:
     """Return the bin of the label's probability: (low, high], as in the validation set; the first holds 0 too."""
-    return torch.bucketize((-nll.detach()).exp(), inner.to(nll.dtype))
+    return torch.bucketize((-nll).exp(), inner.to(nll.dtype))

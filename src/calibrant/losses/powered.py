@@ -1,0 +1,91 @@
+"""The family of the focal loss: cross-entropy times a power of one minus, or plus, the label's probability."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.batch import true_nll
+from calibrant.nouns import Labels, Logits, PerSample, widened
+
+Power = Callable[[Tensor], Tensor | float]
+
+
+def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
+    r"""Return cross-entropy times a power of one minus the label's probability, or of one plus it.
+
+    .. math:: -(1 - p_y)^\gamma \log p_y \text{ if } \gamma \ge 0, \qquad
+              -(1 + p_y)^{|\gamma|} \log p_y \text{ otherwise}
+
+    ``power`` gives :math:`\gamma`, a number or one for each row, of :math:`-\log p_y`, and carries no gradient. Where
+    :math:`p_y` rounds to 1, what is missing counts as the least positive number: a power between 0 and 1 has a finite
+    gradient there.
+
+    Thirty small operations and their gradients take a third of the time of a softmax over 1 000 classes. Outside of
+    `torch.compile` and `torch.func` the gradient is therefore written down, once for the family:
+
+    .. math:: \frac{\partial}{\partial z} = \left(p - e_y\right) (1 \mp p_y)^{|\gamma|}
+              \left(1 \mp \frac{|\gamma|\, p_y \log p_y}{1 \mp p_y}\right)
+
+    Example:
+        >>> powered(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]), lambda nll: 3.0)
+        tensor([0.0165])
+    """
+    # private, but torch.autograd asks the same way; the tests would notice its going
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _step_by_step(logits, labels, power)
+    return _Powered.apply(logits, labels, power)  # type: ignore[no-untyped-call]
+
+
+def _step_by_step(logits: Tensor, labels: Tensor, power: Power) -> Tensor:
+    nll = true_nll(logits, labels)
+    base, gamma, _ = _weighed(nll, power(nll.detach()))
+    return base ** abs(gamma) * nll
+
+
+def _weighed(nll: Tensor, gamma: Any) -> tuple[Tensor, Any, Tensor]:
+    """Return what is raised to a power, the power with its sign, and the probability less one."""
+    if isinstance(gamma, Tensor):
+        gamma = gamma.to(nll.dtype)
+        sign = gamma.sign()
+    else:
+        sign = 1 if gamma >= 0 else -1
+    less = torch.expm1(-nll)  # exact where the probability is nearly 1
+    return ((1 - sign) - sign * less).clamp(min=torch.finfo(nll.dtype).tiny), gamma, less
+
+
+class _Powered(torch.autograd.Function):
+    """Values and slopes of all rows without a record of the steps; one array of n x k is kept, and one is made."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, power: Power) -> Tensor:
+        """Take -log p_y from the largest probability, which is never 0."""
+        wide, at = widened(logits), labels.long().unsqueeze(1)
+        probs = wide.softmax(1)
+        nll = (wide.amax(1, keepdim=True) - wide.gather(1, at) - probs.amax(1, keepdim=True).log()).squeeze(1)
+        base, gamma, less = _weighed(nll, power(nll))
+        weight = base ** abs(gamma)
+        slope = weight * (gamma * nll * (less + 1) / base + 1)
+        ctx.save_for_backward(logits, labels, at, probs, slope)
+        ctx.save_for_forward(logits, labels, at, probs, slope)
+        ctx.power = power
+        return weight * nll
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Go step by step where a gradient of the gradient is wanted."""
+        logits, labels, at, probs, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            values = _step_by_step(logits, labels, ctx.power)
+            return torch.autograd.grad(values, logits, grad, create_graph=True)[0], None, None
+        rows = (grad * slope).unsqueeze(1)
+        found = probs * rows
+        return found.scatter_(1, at, found.gather(1, at) - rows).to(logits.dtype), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
+        """Return how the values change with the logits: the derivative of forward mode."""
+        _, _, at, probs, slope = ctx.saved_tensors
+        wide = widened(change)
+        return slope * ((probs * wide).sum(1) - wide.gather(1, at).squeeze(1))

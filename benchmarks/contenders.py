@@ -57,6 +57,9 @@ def compiled(function, backend):
     torch._inductor.config.autotune_local_cache = False  # a choice made while others compile would be kept
     # to dynamo every criterion is another version of the same code, and after eight it gives up
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
+    if isinstance(function, Criterion):
+        function.compile(backend=backend)
+        return function
     return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
 
 

@@ -7,7 +7,7 @@ after the layer that made them.
 
 1. CPU, eager: losses of the label's probability take at most 1.25, from 1000 classes up. On a busy machine one thread
    (`--threads 1`), timed by the processor's clock, says more than two.
-2. GPU, `torch.compile(criterion, fullgraph=True, dynamic=False)`: at most 1.2 for all but kde_ece and mmce.
+2. GPU, `criterion.compile()` against `torch.compile` of `F.cross_entropy`: at most 1.2 for all but kde_ece and mmce.
 3. GPU, eager, and in a captured CUDA graph of the eager or the compiled call: no goal; where the table has a number the
    capture worked.
 

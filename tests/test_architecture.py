@@ -15,8 +15,8 @@ SOURCE = ROOT / "src" / "calibrant"
 # From the nouns up. A module may import only modules of a lower level, or of its own folder.
 LEVELS = [
     {"nouns", "records", "registry", "words", "distributed", "presets"},
-    {"check", "facts", "statement", "batch", "writing"},
-    {"labelling", "sealing"},
+    {"check", "facts", "statement", "batch", "writing", "naming"},
+    {"labelling", "sealing", "fusing"},
     {"reading"},
     {"predictions"},
     {"scores", "metrics"},

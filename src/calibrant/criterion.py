@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,13 +10,14 @@ from torch import Tensor, nn
 
 from calibrant.batch import check_shapes, check_values
 from calibrant.distributed import joined, spread
+from calibrant.fusing import fused
+from calibrant.naming import Method, facts_of, made, said_of
 from calibrant.nouns import Confidence, Correct
 from calibrant.predictions import Predictions
 from calibrant.presets import PRESETS
 from calibrant.records import Curve
-from calibrant.registry import LOSSES, PENALTIES, Registry, nearest
+from calibrant.registry import LOSSES, PENALTIES, nearest
 
-Method = str | Callable[..., Tensor]
 Penalties = Method | Mapping[Method, float] | None
 Validation = Predictions | tuple[Any, Any]
 
@@ -70,17 +70,15 @@ class Criterion(nn.Module):
             raise ValueError(f"weight must come with one penalty; got {weight}. For several, map each to its weight.")
         terms = dict(penalty) if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
         self.reduction, self.across_ranks, self.debug = reduction, across_ranks, debug
-        self.loss = _made(LOSSES, loss, options or {})
-        self.penalties = [
-            (_made(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()
-        ]
+        self.loss = made(LOSSES, loss, options or {})
+        self.penalties = [(made(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()]
         # a penalty that is a module moves and is saved with the rest
         self.modules_of_penalties = nn.ModuleList(term for term, _ in self.penalties if isinstance(term, nn.Module))
-        self._facts = _facts(self.loss)
+        self._facts = facts_of(self.loss)
         if not across_ranks and hasattr(self.loss, "across_ranks"):
             self.loss.across_ranks = False
-        said = [_said(loss, options or {})]
-        said += [f"{times:g} {_said(term, penalty_options or {})}" for term, times in terms.items()]
+        said = [said_of(loss, options or {})]
+        said += [f"{times:g} {said_of(term, penalty_options or {})}" for term, times in terms.items()]
         self._words = f"{' + '.join(said)}, {reduction}"
 
     @classmethod
@@ -139,6 +137,26 @@ class Criterion(nn.Module):
             value = value + times * penalty(*everyone)
         return value if self.reduction == "mean" else value * len(everyone[0]) / ranks
 
+    def compile(self, **options: Any) -> None:
+        """Let calls go through one compiled function that finds value and gradient together; ``options`` of torch's.
+
+        ``torch.compile(criterion)`` makes two functions, forth and back, and with few rows it is the step from one to
+        the other that takes the time. The value can be differentiated once. A loss of your own must have the same
+        value in eval mode. Calls without a gradient, in a distributed run, or inside of something else that is compiled
+        are not changed.
+
+        Example:
+            >>> criterion = Criterion("seca")
+            >>> criterion.compile(backend="eager")
+            >>> logits = torch.tensor([[2.0, 1.0, 0.1], [0.5, 1.0, 0.2]], requires_grad=True)
+            >>> criterion(logits, torch.tensor([0, 0])).backward()
+        """
+        if self.debug:
+            raise ValueError(
+                "debug must be False for a criterion that is compiled: looking at values stops the device."
+            )
+        self._compiled_call_impl = fused(self, options)
+
     def _rows(self, rows: Tensor | None, *, together: bool) -> tuple[Tensor, ...]:
         if not self.needs_rows:
             return ()
@@ -192,52 +210,6 @@ class Criterion(nn.Module):
 
     def __repr__(self) -> str:
         return f"Criterion({self._words})"
-
-
-def _made(registry: Registry, method: Method, options: Mapping[str, Any]) -> Any:
-    """Return what maps a batch to values: a function with its options, or a module made with them."""
-    if not isinstance(method, str):
-        if options:
-            raise ValueError(
-                "options must come with the name of a method; bind those of a function by functools.partial."
-            )
-        if not callable(method):
-            raise TypeError(f"a {registry.kind} must be a name or a function of logits and labels; got {method!r}.")
-        return method
-    if method in PENALTIES and method not in registry:
-        raise ValueError(f"loss must be a loss; {method!r} is a penalty: Criterion(penalty={method!r}).")
-    found = registry[method]
-    parameters = {
-        name: p for name, p in inspect.signature(found).parameters.items() if name not in ("logits", "labels")
-    }
-    for option in options:
-        if option not in parameters:
-            raise ValueError(f"options of {method!r} must be among {', '.join(parameters) or 'none'}; got {option!r}.")
-    for name, parameter in parameters.items():
-        if inspect.isclass(found) and parameter.default is parameter.empty and name not in options:
-            raise ValueError(f"options of {method!r} must have {name!r}; got {dict(options)}.")
-    try:
-        if inspect.isclass(found):
-            return found(**options)
-        made = partial(found, **options) if options else found
-        made(torch.zeros(2, 3), torch.tensor([0, 1]))  # a wrong value is said now, not in the first step
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {error}.") from None
-    return made
-
-
-def _facts(method: Any) -> dict[str, Any]:
-    """Return what is registered about a loss, or about the class that its own extends."""
-    bare = getattr(method, "func", method)
-    for entry in LOSSES.entries():
-        if bare is entry.method or (inspect.isclass(entry.method) and isinstance(method, entry.method)):
-            return dict(entry.facts)
-    return {}
-
-
-def _said(method: Method, options: Mapping[str, Any]) -> str:
-    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
-    return f"{name}({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else name
 
 
 def _believed(validation: Validation) -> tuple[Confidence, Correct]:

@@ -183,6 +183,8 @@ def oracle(subject, name, options, rates):
         found[rate] = (failure_auroc(judged.confidence, judged.correct), made)
         print(f"  {name} oracle, rate {rate:g}: AUROC on validation {found[rate][0]:.4f}", flush=True)
     best = max(found, key=lambda rate: found[rate][0])
+    if name not in rates:
+        rates[f"{name}, tried"] = {f"{rate:g}": auroc for rate, (auroc, _) in found.items()}
     rates[name] = best
     return found[best][1]
 

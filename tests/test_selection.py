@@ -344,6 +344,37 @@ def test_a_review_capacity_accepts_the_surest_and_bounds_their_error():
         review(confidence, correct, capacity=1.0)
 
 
+def test_an_evaluation_refuses_rows_most_of_which_are_of_the_certificate():
+    confidence, correct = draw(2_000, 9)
+    new, right = draw(2_000, 10)
+    policy = Policy.from_json(certify(confidence, correct, max_error=0.3).to_json())
+    for part in (slice(1, None), slice(None, None, 3), slice(1_700, 2_000)):
+        with pytest.raises(
+            ValueError, match=r"about 100 % of these .* rows are among those the policy was certified on"
+        ):
+            evaluate(policy, confidence[part].astype(np.float32), correct[part])
+    with pytest.raises(ValueError, match=r"about (6|7)\d.* % of these 3 000 rows"):
+        evaluate(policy, np.append(confidence, new[:1_000]), np.append(correct, right[:1_000]))
+    few = np.append(confidence[:200], new), np.append(correct[:200], right)
+    assert len(evaluate(policy, *few).records) == len(evaluate(policy, new, right).records) == 2
+
+
+@pytest.mark.parametrize("n", [50, 2_000, 20_000])
+def test_new_rows_are_not_taken_for_those_of_the_certificate_by_chance(n):
+    """Scores of single precision near 1, a thousand different ones or rounded ones: most of them meet again."""
+    rng = np.random.default_rng(n)
+    sources = (
+        lambda m: (1 / (1 + np.exp(-(9 + 3 * rng.standard_normal(m))))).astype(np.float32),
+        lambda m: rng.integers(0, 1_000, m) / 1_000,
+        lambda m: np.round(rng.random(m), 2),
+        lambda m: np.full(m, 0.7),
+    )
+    for source in sources:
+        policy = certify(source(n), rng.random(n) < 0.9, max_error=0.3)
+        for m in (n + 1, 10 * n):
+            evaluate(policy, source(m), rng.random(m) < 0.9)
+
+
 def test_an_evaluation_refuses_the_rows_of_the_certificate_in_any_order():
     confidence, correct = draw(500, 9)
     policy = certify(confidence, correct, max_error=0.3)

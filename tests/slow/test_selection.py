@@ -6,6 +6,7 @@ the limit by a hair, so that any acceptance is a failure. ``crossing``: errors r
 accepted reaches the limit at half of the rows. ``waves``: it crosses the limit several times.
 """
 
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -166,7 +167,9 @@ def test_bounds_of_a_review_capacity_and_of_coverage_hold():
 
 
 @pytest.mark.parametrize("n", [20, 1_000])
-@pytest.mark.parametrize(("score", "seed"), [(thr, None), (aps, 0), (raps, 0)], ids=["thr", "aps", "raps"])
+@pytest.mark.parametrize(
+    ("score", "seed"), [(thr, None), (aps, 0), (partial(raps, penalty=0.1, free=1), 0)], ids=["thr", "aps", "raps"]
+)
 def test_conformal_sets_cover_as_promised_on_average(score, seed, n):
     """The model is over-confident; labels come from flatter probabilities than it says."""
     rng = np.random.default_rng([n, 5])
@@ -183,3 +186,21 @@ def test_conformal_sets_cover_as_promised_on_average(score, seed, n):
     assert abs(np.mean(hits) - mean) <= 3 * np.std(hits) / sqrt(TRIALS)
     low, high = sets.spread
     assert 0.85 <= np.mean([low - 0.02 <= h <= high + 0.02 for h in hits]) <= 1  # 400 new rows add noise of their own
+
+
+def test_conformal_sets_by_class_cover_each_class():
+    """Each of four classes, of which the last is rare, has its own quantile; its mean is the rank of its own rows."""
+    rng = np.random.default_rng(11)
+    hits, means = np.zeros((TRIALS, 4)), np.zeros((TRIALS, 4))
+    for trial in range(TRIALS):
+        labels = torch.from_numpy(rng.choice(4, 1_400, p=[0.4, 0.3, 0.2, 0.1]))
+        said = torch.from_numpy(rng.dirichlet(np.ones(4), 1_400))
+        said[torch.arange(1_400), labels] += 0.5
+        said /= said.sum(1, keepdim=True)
+        sets = conformal(said[:1_000], labels[:1_000], alpha=0.1, by_class=True)
+        found = sets(said[1_000:], empty=True)[torch.arange(400), labels[1_000:]].double()
+        for c in range(4):
+            rows = int((labels[:1_000] == c).sum())
+            hits[trial, c], means[trial, c] = found[labels[1_000:] == c].mean(), np.ceil((rows + 1) * 0.9) / (rows + 1)
+    assert (np.abs(hits.mean(0) - means.mean(0)) <= 3 * hits.std(0) / sqrt(TRIALS)).all()
+    assert (np.abs(means.mean(0) - 0.9) <= 0.006).all()

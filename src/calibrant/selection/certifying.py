@@ -40,6 +40,10 @@ def certify(
 
     If nothing can be promised, the policy says so: its threshold is None and its reason says how many rows would do.
 
+    Two calibrators set rows aside as well: `calibrant.calibrators.meta.MetaMis` bounds the share of *right* rows among
+    them, on average over draws, and says nothing about errors; ``MetaAcc`` aims at an accuracy of the others without a
+    promise. What they accept can be certified here, on other rows.
+
     Reference: Angelopoulos, Bates, Candès, Jordan & Lei, Annals of Applied Statistics 2025 (Learn then Test).
 
     Example:
@@ -96,7 +100,7 @@ def _policy(
 
 
 def _filled(plan: Policy, parts: dict[str, Part], rows: Scored, *, by_class: bool = False) -> Policy:
-    return Policy(plan.max_error, plan.delta, parts, plan.method, by_class, plan.score, rows.fingerprint)
+    return Policy(plan.max_error, plan.delta, parts, plan.method, by_class, plan.score, rows.fingerprint, rows.sample)
 
 
 def _by_fixed_sequence(rows: Scored, delta: float, *, max_error: float, start: float | None, score: str) -> Part:

@@ -63,8 +63,9 @@ class ConformalSets:
 
     def __str__(self) -> str:
         low, high = (percent(bound, 1) for bound in self.spread)
-        per = ", in each class" if self.by_class else f" (these {count(self.n)} rows: {low} to {high} in 9 of 10 draws)"
-        said = f"Sets hold the true class with probability {percent(1 - self.alpha, 1)}{per}."
+        draws = f"these {count(self.n)} rows: {low} to {high} in 9 of 10 draws, more where empty sets are filled"
+        per = ", in each class" if self.by_class else f" ({draws})"
+        said = f"Sets hold the true class with probability at least {percent(1 - self.alpha, 1)}{per}."
         return "\n".join([said, *(f"note: {note}" for note in self.notes)])
 
 

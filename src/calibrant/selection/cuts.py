@@ -12,6 +12,7 @@ from calibrant import check
 from calibrant.nouns import Array, Vector, float64
 from calibrant.predictions import Predictions
 
+SAMPLE = 256  # rows that a policy remembers
 LOWEST = -float(np.finfo(np.float32).max)  # below every score, and a number that JSON and float32 can hold
 
 
@@ -35,11 +36,37 @@ class Scored:
 
         Scores count in single precision, so that those of a file that keeps less are known again.
         """
+        return blake2b(np.sort(self._rows()).tobytes(), digest_size=12).hexdigest()
+
+    @property
+    def sample(self) -> str:
+        """The least hashes of the rows, 8 digits each, by which some of them are known again.
+
+        Empty if more than a tenth of the rows have a twin, by which others would be taken for them.
+        """
+        rows = np.unique(self._rows())
+        return "" if len(rows) < 0.9 * len(self) else "".join(f"{h:08x}" for h in np.sort(_hashed(rows))[:SAMPLE])
+
+    def known(self, sample: str) -> float:
+        """Return about which share of these rows a sample was taken from; 0 if too few are within its reach."""
+        kept = np.array([int(sample[i : i + 8], 16) for i in range(0, len(sample), 8)], dtype=np.uint64)
+        own = _hashed(np.unique(self._rows()))
+        within = own if len(kept) < SAMPLE else own[own <= kept.max()]
+        return float(np.isin(within, kept).mean()) if len(kept) and len(within) >= 5 else 0.0
+
+    def _rows(self) -> NDArray[np.uint64]:
+        """Return score and correctness of each row as one number."""
         with np.errstate(over="ignore"):
-            score = self.confidence.astype(np.float32)
-        order = np.lexsort((self.correct, score))
-        seen = score[order].tobytes() + self.correct[order].tobytes()
-        return blake2b(seen, digest_size=12).hexdigest()
+            score = self.confidence.astype(np.float32) + np.float32(0)  # there are two zeros
+        return (score.view(np.uint32).astype(np.uint64) << np.uint64(1)) | self.correct.astype(np.uint64)
+
+
+def _hashed(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 32 bits of each number, well mixed (splitmix64)."""
+    x = rows + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) >> np.uint64(32)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from calibrant.selection.policy import Policy
 from calibrant.selection.reasons import share
 from calibrant.words import count
 
+MOST = 0.5  # of the rows may be known by chance: scores of single precision near 1 meet often
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -31,14 +33,17 @@ def evaluate(
 ) -> Evaluation:
     """Measure coverage and error of the accepted rows, with exact intervals, and say whether the promise held.
 
-    Refuses the rows that the policy was certified on: their error was searched for. ``confidence`` may be
-    `Predictions`; with one threshold a class, ``predicted`` goes with a plain confidence.
+    Refuses the rows that the policy was certified on, in any order, and rows most of which are among them: their error
+    was searched for. They are known by a sample of their scores; where over a tenth of those had ties, only all of
+    them together are. ``confidence`` may be `Predictions`; with one threshold a class, ``predicted`` goes with a plain
+    confidence, and the error is that of the accepted rows of all classes together.
 
     Example:
         >>> from calibrant.selection.certifying import certify
         >>> sure = torch.linspace(0, 1, 1000, dtype=torch.float64)
         >>> policy = certify(sure, sure > 0.5, max_error=0.05)
-        >>> evaluate(policy, sure[::2], sure[::2] > 0.5).held
+        >>> new = torch.linspace(0, 1, 333, dtype=torch.float64)
+        >>> evaluate(policy, new, new > 0.5).held
         True
     """
     if not 0 < level < 1:
@@ -48,6 +53,11 @@ def evaluate(
         raise ValueError(
             f"these {count(len(rows))} rows are the rows the policy was certified on; pass other rows, or the numbers "
             "would be optimistic."
+        )
+    if (known := rows.known(policy.sample)) > MOST:
+        raise ValueError(
+            f"about {share(known)} of these {count(len(rows))} rows are among those the policy was certified on; pass "
+            "other rows, or the numbers would be optimistic."
         )
     accepted = policy(confidence).numpy() if correct is None else policy(rows.confidence, predicted)
     m, errors = int(accepted.sum()), int((accepted & ~rows.correct).sum())

@@ -81,6 +81,7 @@ class Policy:
     by_class: bool = False
     score: str = "confidence"
     fingerprint: str = ""
+    sample: str = ""
     versions: str = field(default_factory=versions)
 
     @property

@@ -52,4 +52,4 @@ def review(
         reason += f" Ties send {count(more)} more row{'s' if more != 1 else ''} to review than asked."
     usable = threshold if accepted else None
     part = Part(usable, len(rows), accepted, errors, bound if accepted else None, reason)
-    return Policy(bound, delta, {"all": part}, "review", score=score, fingerprint=rows.fingerprint)
+    return Policy(bound, delta, {"all": part}, "review", score=score, fingerprint=rows.fingerprint, sample=rows.sample)

@@ -58,7 +58,7 @@ def compiled(function, backend):
     # to dynamo every criterion is another version of the same code, and after eight it gives up
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
     if isinstance(function, Criterion):
-        function.compile(backend=backend)
+        function.compile(backend=backend, dynamic=False)
         return function
     return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
 

@@ -1,5 +1,7 @@
 """The gradient written down for the focal family is that of its steps, everywhere that autograd can go."""
 
+import inspect
+
 import pytest
 import torch
 from torch.func import functional_call, grad, hessian, jvp, vmap
@@ -92,3 +94,45 @@ def test_a_gradient_may_be_asked_for_twice():
     value = powered(logits, labels, POWERS["3"]).sum()
     first = torch.autograd.grad(value, logits, retain_graph=True)[0]
     assert torch.equal(first, torch.autograd.grad(value, logits)[0])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 3.0, -2.0])
+def test_an_impossible_label_has_the_gradient_of_cross_entropy(gamma):
+    logits = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
+    value = powered(logits, torch.tensor([2]), lambda _: gamma)
+    assert value.tolist() == [torch.inf]
+    found = torch.autograd.grad(value.sum(), logits)[0]
+    assert torch.allclose(found, torch.tensor([[0.7310586, 0.2689414, -1.0]]))
+
+
+def test_one_label_is_not_that_of_all_rows():
+    with pytest.raises(ValueError, match=r"labels must be class numbers of shape \(3,\)"):
+        inspect.unwrap(powered)(torch.eye(3), torch.tensor([0]), POWERS["3"])  # without the checks of shapes in tests
+
+
+def test_a_gamma_may_learn():
+    logits, labels = rows(1.0)
+    gamma = torch.tensor(2.0, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z, g: LOSSES["focal"](z, labels, gamma=g), (logits, gamma.double()))
+    values = LOSSES["focal"](logits, labels, gamma=gamma)
+    torch.testing.assert_close(values, LOSSES["focal"](logits, labels, gamma=2.0))
+
+
+def test_second_derivatives_are_of_the_powers_that_were():
+    logits, labels = rows(1.0)
+    loss = LOSSES["ada_focal"](bins=3)
+    value = loss(logits, labels).sum()
+    want = torch.autograd.grad(loss(logits, labels).sum(), logits)[0]
+    loss.gammas.fill_(5.0)
+    torch.testing.assert_close(torch.autograd.grad(value, logits, create_graph=True)[0], want)
+
+
+def test_near_one_the_gradient_of_the_label_is_not_lost():
+    """With p_y = 1 - 3e-7 what is missing has one digit in single precision."""
+    exact = torch.tensor([[15.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    single = exact.detach().float().requires_grad_()
+    found, want = (
+        torch.autograd.grad(powered(z, torch.tensor([0]), lambda _: -2.0).sum(), z)[0] for z in (single, exact)
+    )
+    assert float(found[0, 0]) == pytest.approx(float(want[0, 0]), rel=0.2)
+    assert float(found[0, 1]) == pytest.approx(float(want[0, 1]), rel=1e-5)

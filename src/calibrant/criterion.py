@@ -115,6 +115,10 @@ class Criterion(nn.Module):
 
         Ranks are joined while gradients are recorded in train mode; without, a rank may evaluate alone.
         """
+        return self.valued(self.loss, logits, labels, rows)
+
+    def valued(self, loss: Any, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the same with another loss in the place of its own."""
         check_shapes(logits, labels)
         if self.debug:
             check_values(logits, labels)
@@ -131,7 +135,7 @@ class Criterion(nn.Module):
             batch = everyone
         ranks = dist.get_world_size() if together else 1
         # of a loss of single rows each rank has its own part, and the mean over ranks is to be that of all rows
-        value = self.loss(*batch, *self._rows(rows, together=together))
+        value = loss(*batch, *self._rows(rows, together=together))
         value = value.mean() if joint or ranks == 1 else value.sum() * (ranks / len(everyone[0]))
         for penalty, times in self.penalties:
             value = value + times * penalty(*everyone)
@@ -141,9 +145,11 @@ class Criterion(nn.Module):
         """Let calls go through one compiled function that finds value and gradient together; ``options`` of torch's.
 
         ``torch.compile(criterion)`` makes two functions, forth and back, and with few rows it is the step from one to
-        the other that takes the time. The value can be differentiated once. A loss of your own must have the same
-        value in eval mode. Calls without a gradient, in a distributed run, or inside of something else that is compiled
-        are not changed.
+        the other that takes the time; worth it on a GPU, for losses of many small operations. The first call compiles,
+        and so does one with another number of rows. The value can be differentiated once, hooks are not called, and a
+        loss of your own must be one that `torch.compile` takes whole and must not change its buffers in ``forward``.
+        Calls without a gradient, in a distributed run, inside of something else that is compiled, or with a loss that
+        has parameters to learn, are not changed.
 
         Example:
             >>> criterion = Criterion("seca")
@@ -168,6 +174,11 @@ class Criterion(nn.Module):
     def needs_validation(self) -> bool:
         """Whether ``epoch_end`` must be given a validation set."""
         return bool(self._facts.get("needs_validation"))
+
+    @property
+    def counts(self) -> bool:
+        """Whether the loss counts rows in its forward pass, in train mode."""
+        return bool(self._facts.get("counts"))
 
     @property
     def needs_rows(self) -> bool:

@@ -5,59 +5,67 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 from torch.func import grad_and_value
 
 from calibrant.batch import check_shapes
 from calibrant.distributed import spread
+from calibrant.nouns import widened
 
 
-def fused(criterion: nn.Module, options: Mapping[str, Any]) -> Callable[..., Tensor]:
-    """Return what `Criterion.compile` puts in the place of a call; ``options`` are those of `torch.compile`."""
-    still = _at_rest(criterion)
+def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """Return what `Criterion.compile` puts in the place of a call; ``options`` are those of `torch.compile`.
+
+    A loss that counts may not do so while it is differentiated. It is differentiated in eval mode, where nothing is
+    counted and its value is the same, by a copy on the same tensors; then it is called again for what it counts, and
+    whatever else that computes is left out by the compiler.
+    """
+    resting = copy.copy(criterion.loss) if criterion.counts else None
 
     def both(logits: Tensor, labels: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, value = grad_and_value(still.forward)(logits, labels, *rows)
-        if criterion.training:
-            criterion.forward(logits, labels, *rows)  # for what a loss counts; nothing else of it is left
+        loss = criterion.loss if resting is None else resting
+        gradient, value = grad_and_value(lambda z: criterion.valued(loss, z, labels, *rows))(logits)
+        if resting is not None and criterion.loss.training:
+            criterion.loss(logits, labels, *rows)
         return gradient, value
 
     both.__code__ = both.__code__.replace()  # torch gives up after eight versions of the same code
-    quick = torch.compile(both, **{"fullgraph": True, "dynamic": False, **options})
+    quick = torch.compile(both, **{"fullgraph": True, **options})
 
     def call(logits: Any, labels: Any, rows: Tensor | None = None) -> Tensor:
         check_shapes(logits, labels)
-        wanted = torch.is_grad_enabled() and logits.requires_grad
         wrong = len(logits) == 0 or (rows is None and criterion.needs_rows)  # said best where nothing is compiled
-        if wrong or not wanted or torch.compiler.is_compiling() or spread():
+        if wrong or not _alone(logits) or any(p.requires_grad for p in criterion.parameters()):
             return criterion.forward(logits, labels, rows)
+        if resting is not None:
+            vars(resting).update(vars(criterion.loss), training=False)
         with torch.no_grad():
-            gradient, value = quick(logits.detach(), labels, *(() if rows is None else (rows,)))
+            gradient, value = quick(widened(logits.detach()), labels, *(() if rows is None else (rows,)))
         return _Known.apply(logits, value, gradient)  # type: ignore[no-untyped-call]
 
     return call
 
 
+def _alone(logits: Tensor) -> bool:
+    """Return whether the gradient of these logits is wanted, and nothing else has a part in it."""
+    wanted = torch.is_grad_enabled() and logits.requires_grad
+    inside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return wanted and not inside and not spread()
+
+
 class _Known(torch.autograd.Function):
-    """A value whose gradient is already there."""
+    """A value whose gradient is already there, in full precision."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
         """Keep the gradient for later."""
         ctx.save_for_backward(gradient)
+        ctx.dtype = logits.dtype
         return value.view_as(value)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Scale it."""
-        return grad * ctx.saved_tensors[0], None, None
-
-
-def _at_rest(criterion: nn.Module) -> nn.Module:
-    """Return the criterion in eval mode, where nothing is counted, on the same tensors: a loss has the same value."""
-    still = copy.copy(criterion)
-    still._modules = {name: module and _at_rest(module) for name, module in criterion._modules.items()}
-    still.training = False
-    return still
+        """Scale it before it is cast: a loss scaled for half precision may be large."""
+        if torch.is_grad_enabled():
+            raise RuntimeError("a compiled criterion can be differentiated once; for create_graph=True compile none.")
+        return (grad * ctx.saved_tensors[0]).to(ctx.dtype), None, None

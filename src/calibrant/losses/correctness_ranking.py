@@ -8,7 +8,7 @@ from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 
-@LOSSES.register(joint=True, needs_rows=True)
+@LOSSES.register(joint=True, needs_rows=True, counts=True)
 class CorrectnessRanking(nn.Module):
     r"""Correctness ranking loss: rows that were right more often in training should be surer.
 

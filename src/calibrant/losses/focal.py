@@ -1,5 +1,7 @@
 """Cross-entropy that weighs rows by what is missing from the label's probability."""
 
+from torch import Tensor
+
 from calibrant.batch import missing, true_nll
 from calibrant.losses.powered import powered
 from calibrant.nouns import Labels, Logits, PerSample
@@ -7,12 +9,13 @@ from calibrant.registry import LOSSES
 
 
 @LOSSES.register()
-def focal(logits: Logits, labels: Labels, *, gamma: float = 3.0, detach_weight: bool = False) -> PerSample:
+def focal(logits: Logits, labels: Labels, *, gamma: float | Tensor = 3.0, detach_weight: bool = False) -> PerSample:
     r"""Focal loss: cross-entropy times a power of what is missing from the label's probability.
 
     .. math:: -(1 - p_y)^\gamma \log p_y
 
-    Gradient flows through the weight; ``detach_weight`` stops it, as some libraries do. The weight is computed from
+    Gradient flows through the weight; ``detach_weight`` stops it, as some libraries do. It flows to ``gamma`` too where
+    that is a tensor. The weight is computed from
     :math:`-\log p_y`, and where :math:`p_y` rounds to 1 it counts as 0: a power between 0 and 1 has a finite gradient
     there.
 
@@ -27,7 +30,8 @@ def focal(logits: Logits, labels: Labels, *, gamma: float = 3.0, detach_weight: 
     """
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}. For a negative power see inverse_focal.")
-    if detach_weight:
+    if detach_weight or isinstance(gamma, Tensor):
         nll = true_nll(logits, labels)
-        return missing(nll.detach()) ** gamma * nll
+        weight = missing(nll) ** gamma
+        return (weight.detach() if detach_weight else weight) * nll
     return powered(logits, labels, lambda _: gamma)

@@ -9,7 +9,7 @@ from calibrant.nouns import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 
-@LOSSES.register()
+@LOSSES.register(counts=True)
 class OnlineLabelSmoothing(nn.Module):
     r"""Online label smoothing: half of the target is the mean prediction for the class in the last epoch.
 

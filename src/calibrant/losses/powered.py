@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.batch import true_nll
+from calibrant.batch import check_shapes, true_nll
 from calibrant.nouns import Labels, Logits, PerSample, widened
 
 Power = Callable[[Tensor], Tensor | float]
@@ -32,10 +32,11 @@ def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
         >>> powered(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]), lambda nll: 3.0)
         tensor([0.0165])
     """
+    check_shapes(logits, labels)
     # private, but torch.autograd asks the same way; the tests would notice its going
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _step_by_step(logits, labels, power)
-    return _Powered.apply(logits, labels, power)  # type: ignore[no-untyped-call]
+    return _Powered.apply(logits, labels.long(), power)  # type: ignore[no-untyped-call]
 
 
 def _step_by_step(logits: Tensor, labels: Tensor, power: Power) -> Tensor:
@@ -56,36 +57,38 @@ def _weighed(nll: Tensor, gamma: Any) -> tuple[Tensor, Any, Tensor]:
 
 
 class _Powered(torch.autograd.Function):
-    """Values and slopes of all rows without a record of the steps; one array of n x k is kept, and one is made."""
+    """Values and slopes of all rows without a record of the steps; of n x k numbers the probabilities are kept."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, power: Power) -> Tensor:
         """Take -log p_y from the largest probability, which is never 0."""
-        wide, at = widened(logits), labels.long().unsqueeze(1)
+        wide, at = widened(logits), labels.unsqueeze(1)
         probs = wide.softmax(1)
         nll = (wide.amax(1, keepdim=True) - wide.gather(1, at) - probs.amax(1, keepdim=True).log()).squeeze(1)
         base, gamma, less = _weighed(nll, power(nll))
         weight = base ** abs(gamma)
-        slope = weight * (gamma * nll * (less + 1) / base + 1)
-        ctx.save_for_backward(logits, labels, at, probs, slope)
-        ctx.save_for_forward(logits, labels, at, probs, slope)
-        ctx.power = power
+        steep = (nll * (less + 1)).nan_to_num_(nan=0.0)  # -p log p, of an impossible label too
+        slope = weight * (gamma * steep / base + 1)
+        kept = (logits, at, probs, slope, less)
+        ctx.save_for_backward(*kept)
+        ctx.save_for_forward(*kept)
+        ctx.gamma = gamma
         return weight * nll
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         """Go step by step where a gradient of the gradient is wanted."""
-        logits, labels, at, probs, slope = ctx.saved_tensors
+        logits, at, probs, slope, less = ctx.saved_tensors
         if torch.is_grad_enabled():
-            values = _step_by_step(logits, labels, ctx.power)
+            values = _step_by_step(logits, at.squeeze(1), lambda _: ctx.gamma)
             return torch.autograd.grad(values, logits, grad, create_graph=True)[0], None, None
-        rows = (grad * slope).unsqueeze(1)
-        found = probs * rows
-        return found.scatter_(1, at, found.gather(1, at) - rows).to(logits.dtype), None, None
+        rows = grad * slope
+        found = (probs * rows.unsqueeze(1)).scatter_(1, at, (rows * less).unsqueeze(1))
+        return found.to(logits.dtype), None, None
 
     @staticmethod
     def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
         """Return how the values change with the logits: the derivative of forward mode."""
-        _, _, at, probs, slope = ctx.saved_tensors
+        _, at, probs, slope, _ = ctx.saved_tensors
         wide = widened(change)
         return slope * ((probs * wide).sum(1) - wide.gather(1, at).squeeze(1))

@@ -153,9 +153,9 @@ class Criterion(nn.Module):
 
         Example:
             >>> criterion = Criterion("seca")
-            >>> criterion.compile(backend="eager")
-            >>> logits = torch.tensor([[2.0, 1.0, 0.1], [0.5, 1.0, 0.2]], requires_grad=True)
-            >>> criterion(logits, torch.tensor([0, 0])).backward()
+            >>> criterion.compile()  # which happens when logits that want a gradient come
+            >>> criterion(torch.tensor([[2.0, 1.0, 0.1], [0.5, 1.0, 0.2]]), torch.tensor([0, 0]))
+            tensor(1.9032)
         """
         if self.debug:
             raise ValueError(

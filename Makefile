@@ -18,8 +18,8 @@ demo: .venv/ready  ## audit, repair, certify and train on real rows, and write d
 	$(BIN)/calibrant demo
 
 test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
-	$(BIN)/python -m pytest -q -n 2 --ignore=tests/slow
-	$(BIN)/python -m pytest -q -n 2 tests/slow -o addopts=--strict-markers  # a million calls: shapes unchecked
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/slow -o addopts=--strict-markers  # a million calls: shapes unchecked
 
 check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff format --check .

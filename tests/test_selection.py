@@ -372,7 +372,7 @@ def test_new_rows_are_not_taken_for_those_of_the_certificate_by_chance(n):
     for source in sources:
         policy = certify(source(n), rng.random(n) < 0.9, max_error=0.3)
         for m in (n + 1, 10 * n):
-            evaluate(policy, source(m), rng.random(m) < 0.9)
+            assert evaluate(policy, source(m), rng.random(m) < 0.9).records[0].n == m
 
 
 def test_an_evaluation_refuses_the_rows_of_the_certificate_in_any_order():

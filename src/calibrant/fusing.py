@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from calibrant.batch import check_shapes
+from calibrant.batch import check_shapes, taken_apart
 from calibrant.distributed import spread
 from calibrant.nouns import widened
 
@@ -48,9 +48,7 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
 
 def _alone(logits: Tensor) -> bool:
     """Return whether the gradient of these logits is wanted, and nothing else has a part in it."""
-    wanted = torch.is_grad_enabled() and logits.requires_grad
-    inside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return wanted and not inside and not spread()
+    return torch.is_grad_enabled() and logits.requires_grad and not taken_apart() and not spread()
 
 
 class _Known(torch.autograd.Function):

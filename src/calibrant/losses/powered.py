@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.batch import check_shapes, true_nll
+from calibrant.batch import check_shapes, taken_apart, true_nll
 from calibrant.nouns import Labels, Logits, PerSample, widened
 
 Power = Callable[[Tensor], Tensor | float]
@@ -33,8 +33,7 @@ def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
         tensor([0.0165])
     """
     check_shapes(logits, labels)
-    # private, but torch.autograd asks the same way; the tests would notice its going
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if taken_apart():
         return _step_by_step(logits, labels, power)
     return _Powered.apply(logits, labels.long(), power)  # type: ignore[no-untyped-call]
 

@@ -52,6 +52,8 @@ class Policy:
     ``policy(confidence, predicted)``. NaN is never accepted. Scores of any precision are compared as float64, to which
     they convert without change; a threshold is one of the calibration scores, so compare scores of the same precision.
 
+    ``fingerprint`` and ``sample`` are hashes by which `evaluate` knows the calibration rows again.
+
     `to_json` is all that a server needs. This applies it without the package:
 
     .. code-block:: python

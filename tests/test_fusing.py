@@ -8,7 +8,11 @@ import sys
 
 import pytest
 import torch
+from torch.func import grad_and_value
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from calibrant import fusing
+from calibrant.batch import true_nll
 from calibrant.criterion import Criterion
 from calibrant.registry import LOSSES, PENALTIES
 
@@ -74,6 +78,81 @@ def quick(monkeypatch):
     criterion = Criterion("online_label_smoothing", {"k": 3})
     criterion.compile()
     return criterion
+
+
+@pytest.mark.parametrize(("name", "options"), [*ALL, *((name, None) for name in sorted(PENALTIES))])
+def test_extremes_are_the_same(name, options, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    plain = Criterion(penalty=name) if options is None else Criterion(name, options)
+    quick = copy.deepcopy(plain)
+    quick.compile()
+    rows = (torch.arange(6),) if plain.needs_rows else ()
+    far = [[1e4, -1e4, 0, 0, 1], [-1e4] * 5, [0] * 5, [40, 0, 0, 0, 0], [-1e4, 1e4, 1e4, 0, 0], [3, 2, 1, 0, -1]]
+    labels = torch.tensor([1, 0, 2, 0, 2, 4])
+    x, z = (torch.tensor(far, dtype=torch.float32, requires_grad=True) for _ in range(2))
+    one, other = plain(x, labels, *rows), quick(z, labels, *rows)
+    one.backward()
+    other.backward()
+    assert z.grad.isfinite().all()
+    assert torch.allclose(one, other, rtol=1e-6)
+    assert torch.allclose(x.grad, z.grad, atol=1e-6)
+
+
+def test_an_impossible_class_costs_nothing_and_cannot_be_the_label_for_free():
+    logits = torch.tensor([[2.0, -torch.inf, 0.0], [2.0, -torch.inf, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 1])
+    _, value = grad_and_value(lambda z: true_nll(z, labels).sum())(logits)
+    assert value == torch.inf
+    slope, value = grad_and_value(lambda z: true_nll(z, labels)[0])(logits)
+    assert torch.allclose(value, true_nll(logits, labels)[0], rtol=1e-15)
+    assert torch.allclose(slope[0], logits[0].softmax(0) - torch.tensor([1.0, 0, 0]).double(), atol=1e-15)
+
+
+def test_what_stands_twice_is_computed_once():
+    logits, labels = batch()
+    criterion = Criterion(penalty="dca")
+    graph = make_fx(grad_and_value(lambda z: criterion.valued(criterion.loss, z, labels)))(logits.detach())
+    largest = [torch.ops.aten.amax.default] * 2
+    assert [node.target for node in graph.graph.nodes if node.target in largest] == largest
+    want = graph(logits.detach())
+    fusing._settings({})["options"]["joint_custom_pre_pass"](graph.graph)
+    graph.recompile()
+    assert [node.target for node in graph.graph.nodes if node.target in largest] == largest[:1]
+    assert all(torch.equal(one, other) for one, other in zip(graph(logits.detach()), want, strict=True))
+
+
+def test_what_is_drawn_twice_is_drawn_twice_and_what_is_changed_is_changed():
+    def function(x):
+        x.add_(1)
+        x.add_(1)
+        return torch.rand_like(x) - torch.rand_like(x), x.sin() - x.sin()
+
+    graph = make_fx(function)(torch.zeros(3))
+    fusing._settings({})["options"]["joint_custom_pre_pass"](graph.graph)
+    graph.recompile()
+    changed = torch.zeros(3)
+    drawn, none = graph(changed)
+    assert drawn.abs().min() > 0
+    assert none.abs().max() == 0
+    assert changed.tolist() == [2, 2, 2]
+    assert sum(node.target is torch.ops.aten.sin.default for node in graph.graph.nodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, {"options": {}}),
+        ({"mode": "default", "dynamic": False}, {"dynamic": False, "options": {}}),
+        ({"mode": "reduce-overhead"}, {"options": {"triton.cudagraphs": True}}),
+        ({"options": {"epilogue_fusion": False}}, {"options": {"epilogue_fusion": False}}),
+        ({"backend": "eager", "fullgraph": False}, {"backend": "eager", "fullgraph": False}),
+        ({"mode": "reduce-overhead", "options": {"a": 1}}, {"mode": "reduce-overhead", "options": {"a": 1}}),
+    ],
+)
+def test_options_of_torch_are_kept(options, kept):
+    found = fusing._settings(options)
+    found.get("options", {}).pop("joint_custom_pre_pass", None)
+    assert found == {"fullgraph": True, **kept}
 
 
 def test_a_gradient_may_be_scaled_but_not_differentiated(quick):

@@ -22,7 +22,12 @@ def true_nll(logits: Logits, labels: Labels) -> PerSample:
         >>> true_nll(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         tensor([0.4170])
     """
-    return F.cross_entropy(widened(logits), labels.long(), reduction="none", ignore_index=NOBODY)
+    wide = widened(logits)
+    if not taken_apart():
+        return F.cross_entropy(wide, labels.long(), reduction="none", ignore_index=NOBODY)
+    # the gradient of log_softmax would sum over classes what is 0 for all of them but one
+    rest = wide - wide.detach().amax(1, keepdim=True)
+    return rest.exp().sum(1, keepdim=True).log().squeeze(1) - picked(rest, labels)
 
 
 def missing(nll: PerSample) -> PerSample:
@@ -35,6 +40,16 @@ def missing(nll: PerSample) -> PerSample:
     return (-torch.expm1(-nll)).clamp(min=torch.finfo(nll.dtype).tiny)
 
 
+def picked(values: Logits, columns: Labels) -> PerSample:
+    """Return one value of each row. Compiled, its gradient is a comparison; that of `gather` is a scatter by itself.
+
+    Example:
+        >>> picked(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([1]))
+        tensor([1.])
+    """
+    return -F.nll_loss(values, columns.long(), reduction="none", ignore_index=NOBODY)
+
+
 def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
     """Return the largest probability of each row, with its gradient, and whether it is that of the label.
 
@@ -45,13 +60,14 @@ def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
         (tensor([0.6590]), tensor([True]))
     """
     check_shapes(logits, labels)
-    return surest(widened(logits).log_softmax(1), labels)
+    predicted = logits.detach().argmax(1)
+    return (-true_nll(logits, predicted)).exp(), predicted == labels
 
 
 def surest(logp: Logits, labels: Labels) -> tuple[Confidence, Correct]:
     """Return the same as `top`, of log probabilities that are already there."""
-    best, predicted = logp.max(1)
-    return best.exp(), predicted == labels
+    predicted = logp.detach().argmax(1)
+    return picked(logp, predicted).exp(), predicted == labels
 
 
 def entropy(logits: Logits) -> PerSample:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.func import grad_and_value
 
 from calibrant.batch import check_shapes, taken_apart
@@ -30,7 +31,7 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
         return gradient, value
 
     both.__code__ = both.__code__.replace()  # torch gives up after eight versions of the same code
-    quick = torch.compile(both, **{"fullgraph": True, **options})
+    quick = torch.compile(both, **_settings(options))
 
     def call(logits: Any, labels: Any, rows: Tensor | None = None) -> Tensor:
         check_shapes(logits, labels)
@@ -44,6 +45,41 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
         return _Known.apply(logits, value, gradient)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the step that computes once what stands twice.
+
+    A loss and its penalty both begin with a softmax. Where `torch.compile` differentiates by itself it finds that out;
+    what is already differentiated it takes as it stands.
+    """
+    if options.get("backend", "inductor") != "inductor" or (options.get("mode") and options.get("options")):
+        return {"fullgraph": True, **options}  # what cannot be given together torch says best
+    from torch._inductor import custom_graph_pass, list_mode_options  # takes seconds, so not before it is needed
+
+    class Once(custom_graph_pass.CustomGraphPass):
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            seen: dict[Any, torch.fx.Node] = {}
+            for node in list(graph.nodes):
+                # constants are left alone: torch makes more of a scatter onto zeros that nobody else reads
+                if node.all_input_nodes and isinstance(node.target, OpOverload) and _pure(node.target):
+                    same = node.args[0] if node.target is torch.ops.aten.alias.default else node
+                    first = seen.setdefault((node.target, repr(node.args), repr(node.kwargs)), same)
+                    if first is not node:
+                        node.replace_all_uses_with(first, lambda user: user.op != "output")
+            graph.eliminate_dead_code()
+
+        def uuid(self) -> Any:
+            return custom_graph_pass.get_hash_for_files((__file__,))
+
+    mode = options.get("mode")
+    chosen = list_mode_options(mode) if mode and mode != "default" else options.get("options") or {}
+    rest = {name: value for name, value in options.items() if name not in ("mode", "options")}
+    return {"fullgraph": True, **rest, "options": {"joint_custom_pre_pass": Once(), **chosen}}
+
+
+def _pure(operation: OpOverload) -> bool:
+    return not operation._schema.is_mutable and torch.Tag.nondeterministic_seeded not in operation.tags
 
 
 def _alone(logits: Tensor) -> bool:

@@ -83,24 +83,26 @@ class AU(nn.Module):
     def weights(self, s: Confidence, nu: float) -> PerSample:
         """Return beta of each row, given its confidence and the width of the smoothing."""
         fixed = s.detach()
-        counts = self._counts(fixed)
+        shares = self._shares(fixed)
         centres = (torch.arange(self.bins, device=s.device, dtype=s.dtype) + 0.5) / self.bins
         threshold = _quantile(fixed, self.kappa)
-        at = torch.cat([torch.where(s < threshold, s, threshold), threshold[None]])
-        share = (torch.sigmoid((at[:, None] - centres) / nu) * counts).sum(1) / counts.sum()
-        share = share.clamp(1 / (len(s) + 1), len(s) / (len(s) + 1))
-        weight = -torch.log1p(-share[:-1])
-        return weight / share[-1] if self.constant else weight
 
-    def _counts(self, s: Tensor) -> Tensor:
+        def below(at: Tensor) -> Tensor:
+            share = (torch.sigmoid((at[:, None] - centres) / nu) * shares).sum(1)
+            return share.clamp(1 / (len(s) + 1), len(s) / (len(s) + 1))
+
+        weight = -torch.log1p(-below(torch.where(s < threshold, s, threshold)))
+        return weight / below(threshold[None]) if self.constant else weight
+
+    def _shares(self, s: Tensor) -> Tensor:
         index = (s * self.bins).long().clamp(0, self.bins - 1)
         batch = (index[:, None] == torch.arange(self.bins, device=s.device)).sum(0).to(s.dtype)
         if self.histogram == "batch":
-            return batch
+            return batch / len(s)
+        counts = self.counts.to(s.dtype) + batch
         if self.training:
             self.counts += batch.to(self.counts.dtype)
-            return self.counts.to(s.dtype)
-        return self.counts.to(s.dtype) + batch
+        return counts / counts.sum()
 
     @torch.no_grad()
     def epoch_end(self) -> None:

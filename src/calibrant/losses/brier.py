@@ -1,5 +1,6 @@
 """The squared error of the probabilities."""
 
+from calibrant.batch import picked
 from calibrant.nouns import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -20,6 +21,6 @@ def brier(logits: Logits, labels: Labels) -> PerSample:
         tensor([0.1848])
     """
     probs = widened(logits).softmax(1)
-    true = probs.gather(1, labels[:, None]).squeeze(1)
+    true = picked(probs, labels)
     # (1 - p_y)^2 plus the squares of the others: no difference of two nearly equal numbers but at p_y itself
     return probs.square().sum(1) - true.square() + (1 - true).square()

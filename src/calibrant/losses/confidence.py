@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant.batch import entropy
+from calibrant.batch import entropy, picked
 from calibrant.nouns import Confidence, Labels, Logits, widened
 
 PAIRS = 4096  # rows up to which pairs are compared
@@ -23,8 +23,8 @@ def _square(logits: Tensor) -> Tensor:
 
 def _released(logits: Tensor) -> Tensor:
     probs = logits.softmax(1)
-    best = probs.gather(1, probs.detach().argmax(1, keepdim=True))
-    return 1 / (probs - best).exp().sum(1)  # the largest of a second softmax
+    best = picked(probs, logits.detach().argmax(1))
+    return best.exp() / probs.exp().sum(1)  # the largest of a second softmax
 
 
 # name -> score, and whether it lies in [0, 1]

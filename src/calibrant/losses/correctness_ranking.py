@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import surest
+from calibrant.batch import picked, surest
 from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -48,7 +48,7 @@ class CorrectnessRanking(nn.Module):
             with torch.no_grad():
                 now = torch.stack([correct, torch.ones_like(correct)], 1)
                 self.counts.index_add_(0, rows, now.to(self.counts.dtype))
-        return self.weight * ranking(sure, share) - logp.gather(1, labels[:, None]).squeeze(1)
+        return self.weight * ranking(sure, share) - picked(logp, labels)
 
 
 def ranking(confidence: Confidence, share: Confidence) -> PerSample:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import bounded
+from calibrant.batch import bounded, picked
 from calibrant.distributed import add_up
 from calibrant.nouns import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
@@ -59,8 +59,7 @@ class OnlineLabelSmoothing(nn.Module):
                 self.sums.index_add_(0, labels, right[:, None] * logp.exp().to(self.sums.dtype))
                 self.counts.index_add_(0, labels, right)
         target = (1 - self.alpha) * self.soft.to(logp.dtype)[labels]
-        hard = logp.gather(1, labels[:, None]).squeeze(1)
-        return -self.alpha * hard - (target * bounded(logp)).sum(1)
+        return -self.alpha * picked(logp, labels) - (target * bounded(logp)).sum(1)
 
     @torch.no_grad()
     def epoch_end(self) -> None:

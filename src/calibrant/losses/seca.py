@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.batch import bounded
+from calibrant.batch import bounded, picked
 from calibrant.nouns import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -33,7 +33,7 @@ def seca(logits: Logits, labels: Labels, *, detach_mean: bool = True) -> PerSamp
     logp = widened(logits).log_softmax(1)
     near = class_sums(logp.detach().exp() if detach_mean else logp.exp(), labels)
     # probabilities of a row sum to 1, so those of its class sum to the number of its rows
-    return -logp.gather(1, labels[:, None]).squeeze(1) - (near * bounded(logp)).sum(1) / near.sum(1)
+    return -picked(logp, labels) - (near * bounded(logp)).sum(1) / near.sum(1)
 
 
 def class_sums(probs: Tensor, labels: Tensor) -> Tensor:

@@ -33,9 +33,8 @@ def avuc(logits: Logits, labels: Labels, *, threshold: float | None = None, deta
     confidence, correct, uncertainty = _read(logits, labels)
     confidence = confidence.detach() if detach_confidence else confidence
     limit = _half_way(uncertainty.detach(), correct) if threshold is None else threshold
-    unsure = (uncertainty >= limit).to(confidence.dtype)
-    amount = torch.where(correct, confidence, 1 - confidence)
-    return _balance(amount * (1 - unsure), amount * unsure, uncertainty, correct)
+    amount, unsure = torch.where(correct, confidence, 1 - confidence), uncertainty >= limit
+    return _balance(torch.where(unsure, 0, amount), torch.where(unsure, amount, 0), uncertainty, correct)
 
 
 @PENALTIES.register()
@@ -72,15 +71,16 @@ def _read(logits: Logits, labels: Labels) -> tuple[PerSample, Tensor, PerSample]
 
 
 def _balance(sure: PerSample, unsure: PerSample, uncertainty: PerSample, correct: Tensor) -> Scalar:
-    t, right = uncertainty.tanh(), correct.to(sure.dtype)
+    t = uncertainty.tanh()
     certain, uncertain = sure * (1 - t), unsure * t
-    good = (right * certain + (1 - right) * uncertain).sum()
-    bad = (right * uncertain + (1 - right) * certain).sum()
+    good = torch.where(correct, certain, uncertain).sum()
+    bad = torch.where(correct, uncertain, certain).sum()
     return torch.log1p(bad / (good + 1e-10))
 
 
 def _half_way(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Return the mean of the mean entropies of right and wrong rows, or the one there is."""
-    right = correct.to(uncertainty.dtype)
-    means = [(uncertainty * kind).sum() / kind.sum().clamp(min=1) for kind in (right, 1 - right)]
-    return (means[0] + means[1]) / (correct.any().to(right.dtype) + (~correct).any().to(right.dtype))
+    kinds = torch.stack([correct, ~correct])
+    rows = kinds.sum(1)
+    means = torch.where(kinds, uncertainty, 0).sum(1) / rows.clamp(min=1)
+    return means.sum() / (rows > 0).sum()

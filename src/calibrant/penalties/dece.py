@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from calibrant.batch import top, true_nll
 from calibrant.nouns import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
@@ -29,10 +30,9 @@ def dece(logits: Logits, labels: Labels, *, bins: int = 15, sharpness: float = 1
     """
     if bins < 1 or sharpness <= 0 or width <= 0:
         raise ValueError(f"bins must be at least 1, sharpness and width positive; got {bins}, {sharpness} and {width}.")
-    probs = widened(logits).softmax(1)
-    confidence = probs.amax(1)
-    true = probs.gather(1, labels[:, None])
-    correct = (1.5 - torch.sigmoid(sharpness * (probs - true)).sum(1)).relu()
+    confidence, _ = top(logits, labels)
+    true = (-true_nll(logits, labels)).exp()
+    correct = (1.5 - torch.sigmoid(sharpness * (widened(logits).softmax(1) - true[:, None])).sum(1)).relu()
     share = _shares(confidence, bins, width)
     gap = (share * (correct - confidence)[:, None]).sum(0)
     return gap.abs().sum() / len(confidence)
@@ -40,6 +40,6 @@ def dece(logits: Logits, labels: Labels, *, bins: int = 15, sharpness: float = 1
 
 def _shares(confidence: Tensor, bins: int, width: float) -> Tensor:
     number = torch.arange(1, bins + 1, device=confidence.device, dtype=confidence.dtype)
-    below = ((number - 1) / bins).cumsum(0)
-    share = ((confidence[:, None] * number - below) / width).softmax(1)
+    below = number * (number - 1) / (2 * bins)
+    share = (confidence[:, None] * (number / width) - below / width).softmax(1)
     return (share + 1e-6) / (1 + bins * 1e-6)

@@ -24,7 +24,9 @@ def kde_ece(logits: Logits, labels: Labels, *, bandwidth: float | None = None, p
     nothing but n - 1 divides (the original code divides by the bandwidth too); and the search begins at minus
     infinity, for a batch where every likelihood is below 1.
 
-    It takes :math:`O(n^2 K)`. One released wrapper of it drops its gradient and so trains cross-entropy alone.
+    It takes :math:`O(n^2 K)`. With a weight of 0.2 a small network for ten digits (SGD at a rate of 0.1, 150 steps) did
+    not leave the uniform prediction that it began with; with 0.1 it learned as by cross-entropy alone. One released
+    wrapper of it drops its gradient and so trains cross-entropy alone.
 
     Reference: Popordanoska, Sayer & Blaschko, NeurIPS 2022.
 

@@ -177,8 +177,9 @@ class Criterion(nn.Module):
 
     @property
     def counts(self) -> bool:
-        """Whether the loss counts rows in its forward pass, in train mode."""
-        return bool(self._facts.get("counts"))
+        """Whether the loss, as it is set up, counts rows in its forward pass, in train mode."""
+        counts = self._facts.get("counts", False)
+        return bool(counts(self.loss) if callable(counts) else counts)
 
     @property
     def needs_rows(self) -> bool:

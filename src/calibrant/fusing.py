@@ -21,13 +21,14 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
     counted and its value is the same, by a copy on the same tensors; then it is called again for what it counts, and
     whatever else that computes is left out by the compiler.
     """
-    resting = copy.copy(criterion.loss) if criterion.counts else None
+    loss, learned, needs_rows = criterion.loss, list(criterion.parameters()), criterion.needs_rows
+    resting = copy.copy(loss)
 
     def both(logits: Tensor, labels: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss = criterion.loss if resting is None else resting
-        gradient, value = grad_and_value(lambda z: criterion.valued(loss, z, labels, *rows))(logits)
-        if resting is not None and criterion.loss.training:
-            criterion.loss(logits, labels, *rows)
+        one = resting if criterion.counts else loss
+        gradient, value = grad_and_value(lambda z: criterion.valued(one, z, labels, *rows))(logits)
+        if criterion.counts and loss.training:
+            loss(logits, labels, *rows)
         return gradient, value
 
     both.__code__ = both.__code__.replace()  # torch gives up after eight versions of the same code
@@ -35,14 +36,12 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
 
     def call(logits: Any, labels: Any, rows: Tensor | None = None) -> Tensor:
         check_shapes(logits, labels)
-        wrong = len(logits) == 0 or (rows is None and criterion.needs_rows)  # said best where nothing is compiled
-        if wrong or not _alone(logits) or any(p.requires_grad for p in criterion.parameters()):
+        wrong = len(logits) == 0 or (rows is None and needs_rows)  # said best where nothing is compiled
+        if wrong or criterion.loss is not loss or not _alone(logits) or any(p.requires_grad for p in learned):
             return criterion.forward(logits, labels, rows)
-        if resting is not None:
-            vars(resting).update(vars(criterion.loss), training=False)
-        with torch.no_grad():
-            gradient, value = quick(widened(logits.detach()), labels, *(() if rows is None else (rows,)))
-        return _Known.apply(logits, value, gradient)  # type: ignore[no-untyped-call]
+        if criterion.counts:
+            vars(resting).update(vars(loss), training=False)
+        return _Known.apply(quick, logits, labels, rows)  # type: ignore[no-untyped-call]
 
     return call
 
@@ -91,15 +90,18 @@ class _Known(torch.autograd.Function):
     """A value whose gradient is already there, in full precision."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, quick: Callable[..., tuple[Tensor, Tensor]], logits: Tensor, labels: Tensor, rows: Tensor | None
+    ) -> Tensor:
         """Keep the gradient for later."""
+        gradient, value = quick(widened(logits), labels, *(() if rows is None else (rows,)))
         ctx.save_for_backward(gradient)
         ctx.dtype = logits.dtype
-        return value.view_as(value)
+        return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
         """Scale it before it is cast: a loss scaled for half precision may be large."""
         if torch.is_grad_enabled():
             raise RuntimeError("a compiled criterion can be differentiated once; for create_graph=True compile none.")
-        return (grad * ctx.saved_tensors[0]).to(ctx.dtype), None, None
+        return None, (grad * ctx.saved_tensors[0]).to(ctx.dtype), None, None

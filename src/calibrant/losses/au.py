@@ -12,7 +12,7 @@ from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 
-@LOSSES.register(joint=True, counts=True)
+@LOSSES.register(joint=True, counts=lambda loss: loss.histogram == "epoch")
 class AU(nn.Module):
     r"""AU selective-risk loss: cross-entropy weighed by the smoothed rank of the confidence, level above a threshold.
 

@@ -12,7 +12,11 @@ from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 
-@LOSSES.register(joint=True, counts=lambda loss: loss.histogram == "epoch")
+def _counts(loss: "AU") -> bool:
+    return loss.histogram == "epoch"
+
+
+@LOSSES.register(joint=True, counts=_counts)
 class AU(nn.Module):
     r"""AU selective-risk loss: cross-entropy weighed by the smoothed rank of the confidence, level above a threshold.
 

@@ -3,6 +3,7 @@
 `losses.py` and `training_step.py` share this. They need nothing but calibrant and torch.
 """
 
+import ctypes
 import json
 import math
 import multiprocessing
@@ -207,4 +208,12 @@ def arguments(parser, rounds):
     options.until = time.monotonic() + options.seconds
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
+    keep_memory()
     return options
+
+
+def keep_memory():
+    """Let the process keep what is freed: when glibc gives it back, the next to ask pays for new pages, by chance."""
+    if allocator := getattr(ctypes.CDLL(None), "mallopt", None):
+        allocator(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing is given back
+        allocator(-4, 0)  # M_MMAP_MAX: nothing is asked for apart

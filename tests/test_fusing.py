@@ -115,7 +115,7 @@ def test_what_stands_twice_is_computed_once():
     largest = [torch.ops.aten.amax.default] * 2
     assert [node.target for node in graph.graph.nodes if node.target in largest] == largest
     want = graph(logits.detach())
-    fusing._settings({})["options"]["joint_custom_pre_pass"](graph.graph)
+    fusing._once(graph.graph)
     graph.recompile()
     assert [node.target for node in graph.graph.nodes if node.target in largest] == largest[:1]
     assert all(torch.equal(one, other) for one, other in zip(graph(logits.detach()), want, strict=True))
@@ -128,7 +128,7 @@ def test_what_is_drawn_twice_is_drawn_twice_and_what_is_changed_is_changed():
         return torch.rand_like(x) - torch.rand_like(x), x.sin() - x.sin()
 
     graph = make_fx(function)(torch.zeros(3))
-    fusing._settings({})["options"]["joint_custom_pre_pass"](graph.graph)
+    fusing._once(graph.graph)
     graph.recompile()
     changed = torch.zeros(3)
     drawn, none = graph(changed)
@@ -151,8 +151,9 @@ def test_what_is_drawn_twice_is_drawn_twice_and_what_is_changed_is_changed():
 )
 def test_options_of_torch_are_kept(options, kept):
     found = fusing._settings(options)
-    found.get("options", {}).pop("joint_custom_pre_pass", None)
+    added = found.get("options", {}).pop("joint_custom_pre_pass", None)
     assert found == {"fullgraph": True, **kept}
+    assert callable(added) == (kept.get("backend", "inductor") == "inductor" and "mode" not in kept)
 
 
 def test_a_gradient_may_be_scaled_but_not_differentiated(quick):
@@ -203,6 +204,15 @@ def test_what_a_loss_learns_by_gradient_is_learned(monkeypatch):
     criterion.compile()
     criterion(logits, labels).backward()
     assert torch.allclose(scale.grad, torch.nn.functional.cross_entropy(logits, labels))
+
+
+def test_another_loss_put_in_its_place_is_the_one_that_counts(quick):
+    logits, labels = batch()
+    quick(logits, labels)
+    hard = Criterion("online_label_smoothing", {"k": 3, "alpha": 1.0})
+    quick.loss = hard.loss
+    assert torch.allclose(quick(logits, labels), torch.nn.functional.cross_entropy(logits, labels))
+    assert int(hard.loss.counts.sum()) > 0
 
 
 def test_it_counts_once_a_step_and_only_in_train_mode(quick):

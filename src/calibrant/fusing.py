@@ -47,34 +47,39 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the step that computes once what stands twice.
+    """Return options with one more step for torch's own backend: what stands twice is computed once.
 
     A loss and its penalty both begin with a softmax. Where `torch.compile` differentiates by itself it finds that out;
     what is already differentiated it takes as it stands.
     """
     if options.get("backend", "inductor") != "inductor" or (options.get("mode") and options.get("options")):
-        return {"fullgraph": True, **options}  # what cannot be given together torch says best
+        return {"fullgraph": True, **options}  # mode and options together torch refuses, and says so best
     from torch._inductor import custom_graph_pass, list_mode_options  # takes seconds, so not before it is needed
 
     class Once(custom_graph_pass.CustomGraphPass):
         def __call__(self, graph: torch.fx.Graph) -> None:
-            seen: dict[Any, torch.fx.Node] = {}
-            for node in list(graph.nodes):
-                # constants are left alone: torch makes more of a scatter onto zeros that nobody else reads
-                if node.all_input_nodes and isinstance(node.target, OpOverload) and _pure(node.target):
-                    same = node.args[0] if node.target is torch.ops.aten.alias.default else node
-                    first = seen.setdefault((node.target, repr(node.args), repr(node.kwargs)), same)
-                    if first is not node:
-                        node.replace_all_uses_with(first, lambda user: user.op != "output")
-            graph.eliminate_dead_code()
+            _once(graph)
 
-        def uuid(self) -> Any:
+        def uuid(self) -> Any:  # of what torch keeps on disk
             return custom_graph_pass.get_hash_for_files((__file__,))
 
     mode = options.get("mode")
     chosen = list_mode_options(mode) if mode and mode != "default" else options.get("options") or {}
     rest = {name: value for name, value in options.items() if name not in ("mode", "options")}
     return {"fullgraph": True, **rest, "options": {"joint_custom_pre_pass": Once(), **chosen}}
+
+
+def _once(graph: torch.fx.Graph) -> None:
+    """Let the second of two equal steps take the value of the first, in a graph whose steps change nothing."""
+    seen: dict[Any, torch.fx.Node] = {}
+    for node in list(graph.nodes):
+        # constants are left alone: torch makes more of a scatter onto zeros that nobody else reads
+        if node.all_input_nodes and isinstance(node.target, OpOverload) and _pure(node.target):
+            same = node.args[0] if node.target is torch.ops.aten.alias.default else node
+            first = seen.setdefault((node.target, repr(node.args), repr(node.kwargs)), same)
+            if first is not node:
+                node.replace_all_uses_with(first, lambda user: user.op != "output")
+    graph.eliminate_dead_code()
 
 
 def _pure(operation: OpOverload) -> bool:

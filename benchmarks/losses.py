@@ -78,7 +78,7 @@ def table(data):
         taken = {(cell["name"], cell["size"]): cell["seconds"] for cell in cells if cell["seconds"]}
         sizes = list(dict.fromkeys(cell["size"] for cell in cells))
         print(f"\n| {mode} | {' | '.join(sizes)} | goal |\n|---|{'---:|' * len(sizes)}---|")
-        micro = [f"{1e6 * count(taken.get((REFERENCE, size), [0])):.1f}" for size in sizes]
+        micro = [f"{1e6 * count(taken[REFERENCE, s]):.1f}" if (REFERENCE, s) in taken else "none" for s in sizes]
         print(f"| {REFERENCE}, microseconds | {' | '.join(micro)} | |")
         for name in [
             name for name in contenders.names() if name != REFERENCE and any(name == c["name"] for c in cells)

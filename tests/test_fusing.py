@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.func import grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 from calibrant import fusing
 from calibrant.batch import true_nll
@@ -48,6 +49,24 @@ for name, options in {all!r} + [(penalty, None) for penalty in sorted(PENALTIES)
         both = zip(plain.state_dict().items(), quick.state_dict().values())
         problems += [f"{{key}} at {{step}}" for (key, a), b in both if not torch.allclose(a, b, equal_nan=True)]
     print(name, options, "same" if not problems else problems)
+for name, options in (("au", {{"histogram": "epoch"}}), ("correctness_ranking", {{"n": 30}})):
+    # torch.compile alone read what such a loss counts when the batch was in it
+    torch._dynamo.reset()
+    plain, rows = Criterion(name, options).double(), (torch.arange(12),) if name == "correctness_ranking" else ()
+    other = torch.compile(copy.deepcopy(plain), backend="aot_eager")
+    slopes = []
+    for step in range(2):
+        g = torch.Generator().manual_seed(step)
+        x, y = torch.randn(12, 5, generator=g).double(), torch.randint(5, (12,), generator=g)
+        for criterion in (plain, other):
+            z = x.clone().requires_grad_()
+            slopes += torch.autograd.grad(criterion(z, y, *rows), z)
+    print(name, torch.allclose(slopes[0], slopes[1]) and torch.allclose(slopes[2], slopes[3]))
+    torch._dynamo.reset()
+    try:
+        torch.compile(plain, backend="aot_eager", fullgraph=True)(z, y, *rows)
+    except torch._dynamo.exc.Unsupported as error:
+        print("use criterion.compile()" in str(error))
 quick = Criterion("aurc", penalty="mdca")
 quick.compile(backend="aot_eager")
 for n in range(2, 15):  # torch gives up after eight versions
@@ -63,6 +82,7 @@ def test_every_loss_and_penalty_has_the_same_value_gradient_and_memory():
     assert done.returncode == 0, done.stderr[-2000:]
     expected = [f"{name} {options} same" for name, options in ALL]
     expected += [f"{name} None same" for name in sorted(PENALTIES)]
+    expected += ["au True", "True", "correctness_ranking True", "True"]
     assert done.stdout.splitlines() == [*expected, "any number of rows"]
 
 
@@ -204,6 +224,73 @@ def test_what_a_loss_learns_by_gradient_is_learned(monkeypatch):
     criterion.compile()
     criterion(logits, labels).backward()
     assert torch.allclose(scale.grad, torch.nn.functional.cross_entropy(logits, labels))
+    criterion.loss.scale = torch.nn.Parameter(torch.tensor(3.0))
+    criterion(logits, labels).backward()
+    assert torch.allclose(criterion.loss.scale.grad, scale.grad)
+    criterion.loss.scale.requires_grad_(False)
+    assert not criterion(logits.detach(), labels).requires_grad
+
+
+def test_what_a_penalty_learns_by_gradient_is_learned(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    logits, labels = batch()
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.ParameterList([torch.tensor(2.0)])
+
+        def forward(self, logits, labels):
+            return self.scale[0] * logits.square().mean() + 0 * labels.sum()
+
+    penalty = Scaled()
+    criterion = Criterion(penalty=penalty)
+    criterion.compile()
+    criterion(logits, labels).backward()
+    assert torch.allclose(penalty.scale[0].grad, logits.square().mean())
+
+
+def test_what_is_compiled_sees_neither_a_parameter_nor_half_precision(monkeypatch):
+    seen = []
+
+    def spied(function, **_):
+        def call(logits, *rest):
+            seen.append((type(logits), logits.dtype))
+            return function(logits, *rest)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", spied)
+    criterion = Criterion("au")
+    criterion.compile()
+    logits, labels = batch()
+    for given in (logits, torch.nn.Parameter(logits.detach()), logits.detach().bfloat16().requires_grad_()):
+        criterion(given, labels).backward()
+    assert seen == [(torch.Tensor, torch.float32)] * 3  # of a parameter torch compiles every size
+
+
+def test_a_loss_that_cannot_be_copied_is_compiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+    class Single(torch.nn.Module):
+        def __reduce_ex__(self, _):
+            raise TypeError
+
+        def forward(self, logits, labels):
+            return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+    criterion = Criterion(Single())
+    criterion.compile()
+    logits, labels = batch()
+    assert torch.allclose(criterion(logits, labels), torch.nn.functional.cross_entropy(logits, labels))
+
+
+def test_where_saved_tensors_are_watched_nothing_is_compiled(quick):
+    logits, labels = batch()
+    (want,) = torch.autograd.grad(copy.deepcopy(quick)(logits, labels), logits)
+    value = checkpoint(lambda z: quick.eval()(z * 1, labels), logits, use_reentrant=False)
+    (found,) = torch.autograd.grad(value, logits)
+    assert torch.allclose(found, want)
 
 
 def test_another_loss_put_in_its_place_is_the_one_that_counts(quick):

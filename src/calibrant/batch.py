@@ -98,6 +98,19 @@ def taken_apart() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def count(counts: Tensor, values: Tensor, rows: Labels | None = None) -> None:
+    """Add to a buffer that the loss also reads: to all of it, or to some rows.
+
+    `torch.compile` would read it once more for the gradient, when this batch is in it already (torch 2.13), so it is
+    made to stop here: with ``fullgraph=True`` it says that it cannot go on, and `Criterion.compile` can.
+    """
+    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+        torch._dynamo.graph_break("this loss counts: use criterion.compile(), whose gradient is right")
+    with torch.no_grad():
+        values = values.to(counts.dtype)
+        counts.add_(values) if rows is None else counts.index_add_(0, rows, values)
+
+
 def check_shapes(logits: Any, labels: Any) -> None:
     """Refuse what no loss could mean; only types and shapes are looked at, which costs nothing."""
     for name, values in (("logits", logits), ("labels", labels)):

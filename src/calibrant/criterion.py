@@ -148,8 +148,9 @@ class Criterion(nn.Module):
         the other that takes the time; worth it on a GPU, for losses of many small operations. The first call compiles,
         and so does one with another number of rows. The value can be differentiated once, hooks are not called, and a
         loss of your own must be one that `torch.compile` takes whole and must not change its buffers in ``forward``.
-        Calls without a gradient, in a distributed run, inside of something else that is compiled, or with a loss that
-        has parameters to learn, are not changed.
+        Calls without a gradient, in a distributed run, inside of something else that is compiled or checkpointed, or
+        with a loss that has parameters to learn, are not changed. ``au`` with the histogram of an epoch and
+        ``correctness_ranking`` read what they count: `torch.compile` cannot take them whole, this can.
 
         Example:
             >>> criterion = Criterion("seca")

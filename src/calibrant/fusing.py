@@ -1,6 +1,5 @@
 """A criterion -> one compiled function for value and gradient, instead of one forth and another back."""
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,11 +17,11 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
     """Return what `Criterion.compile` puts in the place of a call; ``options`` are those of `torch.compile`.
 
     A loss that counts may not do so while it is differentiated. It is differentiated in eval mode, where nothing is
-    counted and its value is the same, by a copy on the same tensors; then it is called again for what it counts, and
+    counted and its value is the same, by another on the same tensors; then it is called again for what it counts, and
     whatever else that computes is left out by the compiler.
     """
-    loss, learned, needs_rows = criterion.loss, list(criterion.parameters()), criterion.needs_rows
-    resting = copy.copy(loss)
+    loss = criterion.loss
+    resting = object.__new__(type(loss)) if isinstance(loss, torch.nn.Module) else loss
 
     def both(logits: Tensor, labels: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
         one = resting if criterion.counts else loss
@@ -36,8 +35,8 @@ def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:
 
     def call(logits: Any, labels: Any, rows: Tensor | None = None) -> Tensor:
         check_shapes(logits, labels)
-        wrong = len(logits) == 0 or (rows is None and needs_rows)  # said best where nothing is compiled
-        if wrong or criterion.loss is not loss or not _alone(logits) or any(p.requires_grad for p in learned):
+        wrong = len(logits) == 0 or (rows is None and criterion.needs_rows)  # said best where nothing is compiled
+        if wrong or criterion.loss is not loss or _learns(criterion) or not _alone(logits):
             return criterion.forward(logits, labels, rows)
         if criterion.counts:
             vars(resting).update(vars(loss), training=False)
@@ -86,9 +85,17 @@ def _pure(operation: OpOverload) -> bool:
     return not operation._schema.is_mutable and torch.Tag.nondeterministic_seeded not in operation.tags
 
 
+def _learns(criterion: Any) -> bool:
+    """Return whether a gradient has to reach a parameter; most have none, and to walk through modules takes time."""
+    of_loss = isinstance(criterion.loss, torch.nn.Module) and (criterion.loss._parameters or criterion.loss._modules)
+    return bool(of_loss or criterion.modules_of_penalties) and any(p.requires_grad for p in criterion.parameters())
+
+
 def _alone(logits: Tensor) -> bool:
     """Return whether the gradient of these logits is wanted, and nothing else has a part in it."""
-    return torch.is_grad_enabled() and logits.requires_grad and not taken_apart() and not spread()
+    # by a checkpoint, say: what torch.func differentiates can be watched by nobody
+    watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: FBT003
+    return torch.is_grad_enabled() and logits.requires_grad and not (watched or taken_apart() or spread())
 
 
 class _Known(torch.autograd.Function):
@@ -99,7 +106,8 @@ class _Known(torch.autograd.Function):
         ctx: Any, quick: Callable[..., tuple[Tensor, Tensor]], logits: Tensor, labels: Tensor, rows: Tensor | None
     ) -> Tensor:
         """Keep the gradient for later."""
-        gradient, value = quick(widened(logits), labels, *(() if rows is None else (rows,)))
+        given = logits if type(logits) is Tensor else logits.detach()  # of a parameter torch compiles every size
+        gradient, value = quick(widened(given), labels, *(() if rows is None else (rows,)))
         ctx.save_for_backward(gradient)
         ctx.dtype = logits.dtype
         return value

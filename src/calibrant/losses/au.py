@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import true_nll
+from calibrant.batch import count, true_nll
 from calibrant.losses.confidence import confidence_of, has_unit_range, ranks, unit_confidence_of
 from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
@@ -105,7 +105,7 @@ class AU(nn.Module):
             return batch / len(s)
         counts = self.counts.to(s.dtype) + batch
         if self.training:
-            self.counts += batch.to(self.counts.dtype)
+            count(self.counts, batch)
         return counts / counts.sum()
 
     @torch.no_grad()

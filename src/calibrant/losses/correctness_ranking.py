@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import picked, surest
+from calibrant.batch import count, picked, surest
 from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -45,9 +45,7 @@ class CorrectnessRanking(nn.Module):
         known = self.counts[rows].to(sure.dtype)
         share = known[:, 0] / known[:, 1].clamp(min=1)
         if self.training:
-            with torch.no_grad():
-                now = torch.stack([correct, torch.ones_like(correct)], 1)
-                self.counts.index_add_(0, rows, now.to(self.counts.dtype))
+            count(self.counts, torch.stack([correct, torch.ones_like(correct)], 1), rows)
         return self.weight * ranking(sure, share) - picked(logp, labels)
 
 

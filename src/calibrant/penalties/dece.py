@@ -16,8 +16,8 @@ def dece(logits: Logits, labels: Labels, *, bins: int = 15, sharpness: float = 1
               a_i = \mathrm{relu}(2 - R_i), \quad R_i = \tfrac12 + \sum_k \sigma\bigl(t\,(p_{ik} - p_{iy})\bigr)
 
     R is a soft rank of the label, 1 where it leads clearly. Row i belongs to bin b by the softmax over b of
-    :math:`(b\, r_i - \sum_{m < b} \frac mB) / w`, plus 1e-6 and normalised, with r its confidence. ``sharpness`` is t,
-    ``width`` is w.
+    :math:`(b\, r_i - \sum_{m < b} \frac mB) / w`, plus 1e-6 and normalised, with r its confidence, whose gradient goes
+    to the first of equal classes. ``sharpness`` is t, ``width`` is w.
 
     The gradient of the accuracy is what sets it apart, and it lives only where two classes are close. The reference
     tunes other losses with it on a second set; here it is a penalty like the others.

@@ -180,7 +180,9 @@ class Criterion(nn.Module):
     def counts(self) -> bool:
         """Whether the loss, as it is set up, counts rows in its forward pass, in train mode."""
         counts = self._facts.get("counts", False)
-        return bool(counts(self.loss) if callable(counts) else counts)
+        if isinstance(counts, Mapping):
+            return all(getattr(self.loss, option) == value for option, value in counts.items())
+        return bool(counts)
 
     @property
     def needs_rows(self) -> bool:

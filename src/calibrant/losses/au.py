@@ -12,11 +12,7 @@ from calibrant.nouns import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 
-def _counts(loss: "AU") -> bool:
-    return loss.histogram == "epoch"
-
-
-@LOSSES.register(joint=True, counts=_counts)
+@LOSSES.register(joint=True, counts={"histogram": "epoch"})
 class AU(nn.Module):
     r"""AU selective-risk loss: cross-entropy weighed by the smoothed rank of the confidence, level above a threshold.
 

@@ -1,6 +1,9 @@
 # `make test` and `make check` are what CI runs. Each target sets up what it needs in .venv; uv is not needed.
 PYTHON ?= python3
 BIN = .venv/bin
+PIP = -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+# bytecode is written for what is imported, when it is imported first, and not for all that is installed
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check bench clean
 
@@ -9,9 +12,9 @@ help:  ## list the targets
 
 .venv/ready: pyproject.toml requirements-dev.txt constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps netcal==1.4.0  # only its metrics
+	$(BIN)/python $(PIP) torch==2.13.0
+	$(BIN)/python $(PIP) -e . -r requirements-dev.txt
+	$(BIN)/python $(PIP) --no-deps netcal==1.4.0  # only its metrics
 	touch .venv/ready
 
 demo: .venv/ready  ## audit, repair, certify and train on real rows, and write demo/report.html
@@ -28,8 +31,8 @@ check: .venv/ready  ## format, lint, types
 
 .bench-venv/ready: benchmarks/requirements.txt constraints.txt
 	$(PYTHON) -m venv .bench-venv
-	.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	.bench-venv/bin/python $(PIP) torch==2.13.0
+	.bench-venv/bin/python $(PIP) \
 		-r benchmarks/requirements.txt -e .
 	touch .bench-venv/ready
 

@@ -1,7 +1,7 @@
 # `make test` and `make check` are what CI runs. Each target sets up what it needs in .venv; uv is not needed.
 PYTHON ?= python3
 BIN = .venv/bin
-PIP = -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # bytecode is written for what is imported, when it is imported first, and not for all that is installed
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -12,9 +12,9 @@ help:  ## list the targets
 
 .venv/ready: pyproject.toml requirements-dev.txt constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(PIP) torch==2.13.0
-	$(BIN)/python $(PIP) -e . -r requirements-dev.txt
-	$(BIN)/python $(PIP) --no-deps netcal==1.4.0  # only its metrics
+	$(BIN)/python $(PIP) --no-compile torch==2.13.0
+	$(BIN)/python $(PIP) --no-compile -e . -r requirements-dev.txt
+	$(BIN)/python $(PIP) --no-deps netcal==1.4.0  # only its metrics; it warns when it is compiled
 	touch .venv/ready
 
 demo: .venv/ready  ## audit, repair, certify and train on real rows, and write demo/report.html
@@ -32,8 +32,7 @@ check: .venv/ready  ## format, lint, types
 .bench-venv/ready: benchmarks/requirements.txt constraints.txt
 	$(PYTHON) -m venv .bench-venv
 	.bench-venv/bin/python $(PIP) torch==2.13.0
-	.bench-venv/bin/python $(PIP) \
-		-r benchmarks/requirements.txt -e .
+	.bench-venv/bin/python $(PIP) -r benchmarks/requirements.txt -e .
 	touch .bench-venv/ready
 
 bench: .bench-venv/ready  ## speed and memory against other packages, as ratios in one run

@@ -99,13 +99,13 @@ def _alone(logits: Tensor) -> bool:
 
 
 class _Known(torch.autograd.Function):
-    """A value whose gradient is already there, in full precision."""
+    """A value found together with its gradient, which waits in full precision."""
 
     @staticmethod
     def forward(
         ctx: Any, quick: Callable[..., tuple[Tensor, Tensor]], logits: Tensor, labels: Tensor, rows: Tensor | None
     ) -> Tensor:
-        """Keep the gradient for later."""
+        """Return the value, and keep the gradient for later."""
         given = logits if type(logits) is Tensor else logits.detach()  # of a parameter torch compiles every size
         gradient, value = quick(widened(given), labels, *(() if rows is None else (rows,)))
         ctx.save_for_backward(gradient)

@@ -46,6 +46,7 @@ def soft_ece(
     confidence, correct = top(logits, labels)
     low = 1 / logits.shape[1] if label_binned else 0.0
     place = (torch.arange(bins, device=confidence.device, dtype=confidence.dtype) + 0.5) / bins
+    # divided before it is squared: of a softmax of x / T torch.compile makes two
     share = (-((confidence[:, None] - (low + (1 - low) * place)) / math.sqrt(temperature)).square()).softmax(1)
     right = correct.to(confidence.dtype)
     mass = share.sum(0).clamp(min=1e-30)

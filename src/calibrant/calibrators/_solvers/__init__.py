@@ -1,0 +1,1 @@
+"""Optimisers and shared parts of the calibrators."""

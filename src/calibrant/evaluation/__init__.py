@@ -1,0 +1,1 @@
+"""Predictions -> findings: audit, trust report, out-of-distribution rows, gates."""

@@ -1,0 +1,1 @@
+"""Files in and out: read with bounds, written whole or not at all, sealed by a digest."""

@@ -12,6 +12,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def _names(doctest_namespace: dict[str, object]) -> None:
-    from calibrant.predictions import Predictions
+    from calibrant.predictions.predictions import Predictions
 
     doctest_namespace.update(torch=torch, np=np, Predictions=Predictions)

@@ -9,7 +9,7 @@ import time
 import torch
 
 import calibrant as cb
-from calibrant.facts import from_logits
+from calibrant.predictions.facts import from_logits
 from calibrant.registry import METRICS
 
 SPECIAL = {"ood_auroc", "binary_ece", "ece_kde"}  # other inputs, or quadratic in n

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from calibrant.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.dataset import Dataset, Part
 from calibrant.training.recipe import Recipe
-from calibrant.training.running import together, train
+from calibrant.training.train import together, train
 
 LOSSES = ("cross_entropy", "seca", "ada_focal", "online_label_smoothing", "correctness_ranking", "au", "mmce")
 LIMIT = 1e-2

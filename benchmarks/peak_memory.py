@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from calibrant.facts import from_logits
+from calibrant.predictions.facts import from_logits
 
 
 def status(field):

@@ -31,9 +31,9 @@ import torch
 from scipy.stats import rankdata
 
 import calibrant
-from calibrant.crossfitting import paired
-from calibrant.evidence import measure
-from calibrant.predictions import Predictions
+from calibrant.calibrators.cross_fit import paired
+from calibrant.metrics.evidence import measure
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, plain, versions
 from calibrant.registry import CALIBRATORS
 

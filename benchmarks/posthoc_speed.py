@@ -36,10 +36,10 @@ from sklearn.calibration import _TemperatureScaling
 from sklearn.isotonic import IsotonicRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.calibrators import logsum, objectives
-from calibrant.calibrators.network import train
-from calibrant.calibrators.samplewise import Problem
-from calibrant.fitting.rows import Rows
+from calibrant.calibrators._solvers import logsum, objectives
+from calibrant.calibrators._solvers.network import train
+from calibrant.calibrators._solvers.samplewise import Problem
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 THREADS = 2

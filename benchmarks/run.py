@@ -29,9 +29,9 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 from torchmetrics.functional.classification import binary_auroc, binary_calibration_error
 
-from calibrant.facts import from_logits
 from calibrant.metrics.binned import classwise_ece, top_label_ece
 from calibrant.metrics.selective import aurc
+from calibrant.predictions.facts import from_logits
 
 SLACK = 1.5  # a shared machine is noisy: only a goal missed by more than this fails the run
 

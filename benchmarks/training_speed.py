@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 
 from calibrant import __version__
-from calibrant.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.device import Placement
 from calibrant.training.feed import order
 from calibrant.training.loop import STRIDE, Training
-from calibrant.training.placement import Placement
 from calibrant.training.recipe import Recipe
-from calibrant.training.running import left_as_found, together
+from calibrant.training.train import left_as_found, together
 
 NETS = {"ResNet-32": "resnet32", "ResNet-56": "resnet56", "ResNet-110": "resnet110", "WRN-28-10": "wrn_28_10"}
 WAYS = {"eager": (False, False), "compiled": (False, True), "graph": (True, False), "compiled graph": (True, True)}

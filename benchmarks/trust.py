@@ -18,22 +18,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.collecting import collect
-from calibrant.corruptions.corrupting import corrupt
-from calibrant.datasets.finding import load
+from calibrant.evaluation.ood import outlier_records
 from calibrant.metrics.ranking import failure_auroc
-from calibrant.outliers import outlier_records
-from calibrant.predictions import Predictions
+from calibrant.predictions.collect import collect
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain
 from calibrant.registry import TRUST
-from calibrant.shifts.adversarial import fgsm, pgd
-from calibrant.shifts.style import restyle
+from calibrant.training.corruptions.corrupting import corrupt
+from calibrant.training.datasets.finding import load
 from calibrant.training.feed import Feed, order
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
-from calibrant.training.running import together
 from calibrant.training.setup import parted
-from calibrant.trust.sweeping import alpha_sweep
+from calibrant.training.shifts.adversarial import fgsm, pgd
+from calibrant.training.shifts.style import restyle
+from calibrant.training.train import together
+from calibrant.trust._machinery.alpha_sweep import alpha_sweep
 
 SEEDS = (1, 2, 3)
 NAMES = {"mnist": "steep_slope-mnist-convnet", "cifar10": "steep_slope-cifar10-vgg16"}

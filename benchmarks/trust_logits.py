@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from calibrant.metrics.ranking import failure_auroc, tnr, tpr
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
 
 NAMES = ("bce", "focal", "tcp", "steep_slope", "class_balanced", "correctness_ranking")

@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_image
 from torch import Tensor
 
-from calibrant.corruptions.corrupting import corrupt
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.corrupting import corrupt
 
 FAMILIES = ("noise", "blur", "weather", "digital")
 MOSAIC = Path(os.environ.get("CALIBRANT_SHARED", "../shared/data")) / "cifar100" / "test.webp"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from calibrant.criterion import Criterion
+from calibrant.losses.criterion import Criterion
 from calibrant.registry import LOSSES, PENALTIES
 
 N, K, D, TRAINED = 24, 4, 6, 50

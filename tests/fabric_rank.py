@@ -7,7 +7,7 @@ from lightning.fabric import Fabric
 from training_recipes import RECIPES
 
 from calibrant.integrations.fabric import FabricPlacement
-from calibrant.training.running import together
+from calibrant.training.train import together
 
 if __name__ == "__main__":
     fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")

@@ -121,7 +121,7 @@ def test_without_jaxtyping_the_nouns_are_plain_tensors():
     code = (
         "import sys; sys.modules['jaxtyping'] = None\n"
         "import calibrant as cb, torch\n"
-        "from calibrant.nouns import Logits\n"
+        "from calibrant.predictions.types import Logits\n"
         "assert Logits is torch.Tensor\n"
         "print(cb.Predictions(confidence=[0.5, 0.7], correct=[True, False]).understood)"
     )

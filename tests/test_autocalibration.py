@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.autocalibration import CANDIDATES, autocalibrate, calibrate, plan
+from calibrant.calibrators.autocalibrate import CANDIDATES, autocalibrate, calibrate, plan
+from calibrant.calibrators.choosing import simplest, verdict, why
+from calibrant.calibrators.cross_fit import Trial, cross_fit_all, folds, paired
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import Temperature
-from calibrant.choosing import simplest, verdict, why
-from calibrant.crossfitting import Trial, cross_fit_all, folds, paired
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.report.comparison import text
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, audit
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 K, D = 4, 6

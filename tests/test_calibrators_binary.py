@@ -10,19 +10,20 @@ import torch
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, gammaln, logit
 
-from calibrant.calibrators import lifting, tables
+from calibrant.calibrators._solvers import one_vs_rest as lifting
+from calibrant.calibrators._solvers import tables
+from calibrant.calibrators._solvers.logistic import platt_targets
+from calibrant.calibrators._solvers.problems import Problems
 from calibrant.calibrators.bbq import BBQ, default_bins, histograms
 from calibrant.calibrators.beta import Beta
 from calibrant.calibrators.export import to_program
 from calibrant.calibrators.histogram import Histogram, equal_mass, equal_width, frequencies
 from calibrant.calibrators.isotonic import Isotonic, blocks
-from calibrant.calibrators.logistic import platt_targets
 from calibrant.calibrators.platt import Platt
-from calibrant.calibrators.problems import Problems
 from calibrant.calibrators.spline import Spline, nearest_spline, recalibrated
 from calibrant.calibrators.venn_abers import VennAbers, steps
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.bins import assign
+from calibrant.predictions.fit_data import Rows
 
 METHODS = (Platt, Beta, Histogram, Isotonic, BBQ, Spline, VennAbers)
 LIFTS = ("one_vs_rest", "pooled", "top_label", "tempered")

@@ -10,15 +10,16 @@ from scipy.optimize import isotonic_regression, minimize, minimize_scalar
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
-from calibrant.calibrators import feature_clipping, group, lbfgs, meta, procal
+from calibrant.calibrators import feature_clipping, group, meta, procal
+from calibrant.calibrators._solvers import lbfgs
 from calibrant.calibrators.feature_clipping import FeatureClipping
 from calibrant.calibrators.group import Group
 from calibrant.calibrators.meta import MetaAcc, MetaMis
 from calibrant.calibrators.procal import Procal
 from calibrant.calibrators.temperature import Temperature
-from calibrant.fitting.rows import Rows
-from calibrant.loading import load
-from calibrant.predictions import Predictions
+from calibrant.io.load import load
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.predictions import Predictions
 
 F1 = torch.tensor(
     [[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0], [0.2, 0.1, 3.0], [1.5, 1.4, 0.2], [-0.5, 0.4, 0.9]],

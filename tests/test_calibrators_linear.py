@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from calibrant.calibrators import dirichlet as dirichlet_module
-from calibrant.calibrators.affine import Regression, Ridge
+from calibrant.calibrators._solvers.affine import Regression, Ridge
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.class_temperature import ClassTemperature, Descent
 from calibrant.calibrators.dirichlet import Dirichlet
 from calibrant.calibrators.matrix import Matrix
-from calibrant.calibrators.newton import least_log_loss
 from calibrant.calibrators.structured import StructuredMatrix, StructuredVector
 from calibrant.calibrators.vector import Vector
-from calibrant.facts import from_logits
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
+from calibrant.predictions.facts import from_logits
+from calibrant.predictions.fit_data import Rows
 
 FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
 Z = torch.tensor(

@@ -10,16 +10,16 @@ import torch
 from scipy.optimize import brentq, minimize, minimize_scalar
 
 from calibrant import Predictions
-from calibrant.calibrators import network, newton
+from calibrant.calibrators._solvers import network, newton
+from calibrant.calibrators._solvers.indicators import INDICATORS, look
+from calibrant.calibrators._solvers.logsum import LogSum
+from calibrant.calibrators._solvers.objectives import GOALS, Scaled, printed, soft_binned
 from calibrant.calibrators.ensemble_temperature import EnsembleTemperature, on_simplex
-from calibrant.calibrators.indicators import INDICATORS, look
-from calibrant.calibrators.logsum import LogSum
-from calibrant.calibrators.objectives import GOALS, Scaled, printed, soft_binned
 from calibrant.calibrators.parameterised_temperature import ParameterisedTemperature
 from calibrant.calibrators.smart import Smart, temperature_bounds
 from calibrant.calibrators.smart_proper import SmartProper
 from calibrant.calibrators.temperature import Temperature
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 
 Z = torch.tensor(
     [[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0], [0.2, 0.1, 3.0], [1.5, 1.4, 0.2], [-0.5, 0.4, 0.9]],
@@ -411,7 +411,7 @@ def test_steps_on_the_table_lead_where_exact_ones_do(monkeypatch):
     logits, labels = over_confident(1500, 60)
     logits = logits * (1 + look(logits, ["margin"]).clamp(max=4) / 4)
     quick = Smart.fit(logits, labels, steps=10)
-    monkeypatch.setattr("calibrant.calibrators.logsum.EXACT", 1000)
+    monkeypatch.setattr("calibrant.calibrators._solvers.logsum.EXACT", 1000)
     exact = Smart.fit(logits, labels, steps=10)
     assert float((quick.temperature(logits) - exact.temperature(logits)).abs().max()) < 1e-4
 

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from calibrant import files
 from calibrant.cli import main
-from calibrant.loading import load
+from calibrant.io import files
+from calibrant.io.load import load
 from calibrant.registry import ALL, LOSSES
 
 PROGRAM = [sys.executable, "-c", "from calibrant.cli import main; main()"]

@@ -73,8 +73,11 @@ REFUSED = [
     ((), "a recipe must have dataset, model, epochs, lr; give them, or the name of a recipe."),
     (("--recipe", "digits"), "recipe must be a name or a .toml file; got 'digits'; did you mean 'digits-mlp'?"),
     (("--recipe", "digits-mlp", "--loss", "focl"), "calibrant.losses has no 'focl'. Did you mean 'focal' or"),
-    (("--recipe", "digits-mlp", "--model", "mlq"), "calibrant.models has no 'mlq'."),
-    (("--recipe", "digits-mlp", "--dataset", "digit"), "calibrant.datasets has no 'digit'. Did you mean 'digits'"),
+    (("--recipe", "digits-mlp", "--model", "mlq"), "calibrant.training.models has no 'mlq'."),
+    (
+        ("--recipe", "digits-mlp", "--dataset", "digit"),
+        "calibrant.training.datasets has no 'digit'. Did you mean 'digits'",
+    ),
     (("--recipe", "digits-mlp", "--set", "clip"), "--set must be NAME=VALUE, as in clip=2.0; got 'clip'."),
     (("--recipe", "digits-mlp", "--set", "clop=1"), "a recipe has no 'clop'; did you mean 'clip'?"),
     (("--recipe", "digits-mlp", "--set", "lr=fast"), "lr must be of type float; got 'fast'."),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.collecting import collect
+from calibrant.predictions.collect import collect
 
 X = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(50) % 3

@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from scipy.stats import binom
 
-from calibrant.corruptions import corrupting
-from calibrant.corruptions.blur import DISCS, LARGE_DISCS
-from calibrant.corruptions.corrupting import corrupt
-from calibrant.corruptions.plasma import plasma
-from calibrant.corruptions.smearing import streaked
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions import corrupting
+from calibrant.training.corruptions.blur import DISCS, LARGE_DISCS
+from calibrant.training.corruptions.corrupting import corrupt
+from calibrant.training.corruptions.plasma import plasma
+from calibrant.training.corruptions.smearing import streaked
 
 FAMILIES = {
     "noise": {"gaussian_noise", "shot_noise", "impulse_noise"},

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 import calibrant as cb
-from calibrant.batch import check_shapes
-from calibrant.criterion import Criterion
 from calibrant.losses.ada_focal import AdaFocal
-from calibrant.penalties.mmce import mmce
-from calibrant.presets import PRESETS
+from calibrant.losses.criterion import Criterion
+from calibrant.losses.functional import check_shapes
+from calibrant.losses.penalties.mmce import mmce
+from calibrant.losses.presets import PRESETS
 from calibrant.registry import LOSSES, PENALTIES
 
 Z = torch.tensor(

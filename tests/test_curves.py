@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.stats import beta, binom
 
-from calibrant import curves
-from calibrant.predictions import Predictions
+from calibrant.metrics import curves
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
 from calibrant.registry import METRICS
 

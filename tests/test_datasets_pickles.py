@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.datasets import arrays_only
-from calibrant.datasets.finding import load
+from calibrant.training.datasets import arrays_only
+from calibrant.training.datasets.finding import load
 
 HELD = {"data": np.arange(24, dtype=np.uint8).reshape(2, 12), "labels": [3, 7], "batch_label": "training batch 1 of 5"}
 

@@ -16,17 +16,17 @@ from calibrant.calibrators.smart import Smart
 from calibrant.calibrators.temperature import Temperature
 from calibrant.cli import demo as command
 from calibrant.cli import main
-from calibrant.demo import shipped
-from calibrant.demo.judging import FULL, Size
-from calibrant.demo.lesson import headline, lesson
-from calibrant.demo.running import total
-from calibrant.demo.trained import LOSSES, REPAIRS, named, recipes
-from calibrant.evidence import floor, interval
-from calibrant.predictions import Predictions
+from calibrant.cli.tour import shipped
+from calibrant.cli.tour.judging import FULL, Size
+from calibrant.cli.tour.lesson import headline, lesson
+from calibrant.cli.tour.running import total
+from calibrant.cli.tour.trained import LOSSES, REPAIRS, named, recipes
+from calibrant.metrics.evidence import floor, interval
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Findings, Record
 from calibrant.report import demo, demo_rows, demo_table, notation
-from calibrant.selection.certifying import certify
-from calibrant.training.running import together
+from calibrant.selection.certification import certify
+from calibrant.training.train import together
 
 SMALL = Size(methods=("temperature",), epochs=20, resamples=20)  # the same way, in less time
 FITS = {"temperature": Temperature, "smart": Smart}
@@ -36,7 +36,7 @@ browser = test_page.browser
 PROGRAM = f"""
 import json, pathlib, sys
 from calibrant.cli import demo, main
-from calibrant.demo.judging import Size
+from calibrant.cli.tour.judging import Size
 from calibrant.records import to_json
 
 demo.FULL = {SMALL!r}

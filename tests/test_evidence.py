@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.evidence import compare, floor, interval, measure
-from calibrant.predictions import Predictions
+from calibrant.metrics.evidence import compare, floor, interval, measure
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import METRICS
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import facts
-from calibrant.predictions import Predictions
+from calibrant.predictions import facts
+from calibrant.predictions.predictions import Predictions
 
 WIDTHS = (2, 3, 10, 99, 100, 101, 250, 1000, 1003)
 TYPES = {torch.float16: 2e-5, torch.bfloat16: 2e-5, torch.float32: 2e-5, torch.float64: 1e-12}  # arithmetic, not input

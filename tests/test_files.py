@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from calibrant.files import read
+from calibrant.io.files import read
 
 LOGITS = np.array([[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0]])
 LABELS = np.array([0, 1, 2])

@@ -12,9 +12,9 @@ from torch.func import grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from calibrant import fusing
-from calibrant.batch import true_nll
-from calibrant.criterion import Criterion
+from calibrant.losses import compiled as fusing
+from calibrant.losses.criterion import Criterion
+from calibrant.losses.functional import true_nll
 from calibrant.registry import LOSSES, PENALTIES
 
 ALL = [
@@ -26,7 +26,7 @@ ALL = [
 # elsewhere: the checks of shapes cannot be compiled. More than eight of them in one process
 SCRIPT = """
 import copy, torch
-from calibrant.criterion import Criterion
+from calibrant.losses.criterion import Criterion
 from calibrant.registry import PENALTIES
 for name, options in {all!r} + [(penalty, None) for penalty in sorted(PENALTIES)]:
     plain = Criterion(penalty=name) if options is None else Criterion(name, options)

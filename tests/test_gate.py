@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from calibrant.gate import decide, parse
+from calibrant.evaluation.gate import decide, parse
 from calibrant.records import Record
 
 RECORDS = (

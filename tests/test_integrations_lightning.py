@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from calibrant.criterion import Criterion
 from calibrant.integrations.lightning import CalibrationCallback
+from calibrant.losses.criterion import Criterion
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",  # Lightning's loaders, with a new torch

@@ -19,8 +19,8 @@ from transformers import (
     default_data_collator,
 )
 
-from calibrant.criterion import Criterion
 from calibrant.integrations.transformers import CalibratedTrainer
+from calibrant.losses.criterion import Criterion
 
 
 @pytest.fixture(autouse=True, scope="module")

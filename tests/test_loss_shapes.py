@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy import exp, log
 
 from calibrant import Criterion
-from calibrant.loss_shapes import POINTS, read_options, shape
+from calibrant.losses.shapes import POINTS, read_options, shape
 from calibrant.records import Curve
 from calibrant.registry import ALL, LOSSES
 from calibrant.report import methods as sheet

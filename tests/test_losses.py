@@ -13,15 +13,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.batch import entropy, top
 from calibrant.losses.ada_focal import AdaFocal
 from calibrant.losses.cal_focal import CalFocal
 from calibrant.losses.confidence import SCORES as CONFIDENCES
 from calibrant.losses.confidence import confidence_of, unit_confidence_of
 from calibrant.losses.correctness_ranking import CorrectnessRanking, ranking
+from calibrant.losses.functional import entropy, top
 from calibrant.losses.online_label_smoothing import OnlineLabelSmoothing
 from calibrant.losses.seca import class_sums
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import LOSSES, PENALTIES, SCORES
 
 Z = [[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0], [0.2, 0.1, 3.0], [1.5, 1.4, 0.2], [-0.5, 0.4, 0.9]]

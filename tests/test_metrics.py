@@ -21,7 +21,7 @@ from torch import Tensor
 from calibrant.metrics.binned import per_class_ece
 from calibrant.metrics.bins import Convention, assign
 from calibrant.metrics.blocks import tied_blocks
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import METRICS
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from calibrant.models.attention import Attention
-from calibrant.models.berts import PostNorm
-from calibrant.models.densenets import Dense
-from calibrant.models.making import make
-from calibrant.models.residual import Halved, basic, bottleneck, projection
-from calibrant.models.vits import PreNorm
-from calibrant.models.wide_resnets import PreActivation
 from calibrant.registry import MODELS
+from calibrant.training.models.attention import Attention
+from calibrant.training.models.berts import PostNorm
+from calibrant.training.models.densenets import Dense
+from calibrant.training.models.making import make
+from calibrant.training.models.residual import Halved, basic, bottleneck, projection
+from calibrant.training.models.vits import PreNorm
+from calibrant.training.models.wide_resnets import PreActivation
 
 # Parameters, counted by hand: a convolution without bias, a norm, a linear layer.
 
@@ -374,12 +374,12 @@ def test_a_block_is_its_formula(block, formula):
 
 COMPILED = """
 import torch
-from calibrant.models.berts import Encoder
-from calibrant.models.densenets import Dense
-from calibrant.models.residual import Halved
-from calibrant.models.text_cnn import Windows
-from calibrant.models.vits import Patches
-from calibrant.models.wide_resnets import PreActivation
+from calibrant.training.models.berts import Encoder
+from calibrant.training.models.densenets import Dense
+from calibrant.training.models.residual import Halved
+from calibrant.training.models.text_cnn import Windows
+from calibrant.training.models.vits import Patches
+from calibrant.training.models.wide_resnets import PreActivation
 
 images = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
 tokens = torch.tensor([[3, 4, 5, 0, 0]])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.outliers import DEFAULT, MEASURES, outlier_records
-from calibrant.predictions import Predictions
+from calibrant.evaluation.ood import DEFAULT, MEASURES, outlier_records
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import SCORES
 from calibrant.report.trust_table import outliers
 

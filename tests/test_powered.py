@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, hessian, jvp, vmap
 
-from calibrant.losses.powered import _step_by_step, powered
+from calibrant.losses.focal_family import _step_by_step, powered
 from calibrant.registry import LOSSES
 
 POWERS = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.auditing import audit
-from calibrant.predictions import Predictions
+from calibrant.evaluation.audit import audit
+from calibrant.predictions.predictions import Predictions
 
 
 def model(n=2000, k=10, seed=0, dtype=torch.float32):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.label_shift import estimate_prior
-from calibrant.predictions import Predictions
-from calibrant.prior import adjust_prior
+from calibrant.calibrators.label_shift import estimate_prior
+from calibrant.calibrators.prior import adjust_prior
+from calibrant.predictions.predictions import Predictions
 
 TRAIN, DEPLOY = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
 MEANS = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])

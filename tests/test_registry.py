@@ -19,7 +19,7 @@ def test_a_wrong_name_is_answered_with_the_near_one():
         METRICS["breir"]
     with pytest.raises(KeyError) as raised:
         SCORES["zzzzzz"]
-    assert raised.value.args[0] == "calibrant.scores has no 'zzzzzz'."
+    assert raised.value.args[0] == "calibrant.metrics.scores has no 'zzzzzz'."
 
 
 def test_the_registries_are_mappings():

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import calibrant as cb
-from calibrant import curves
-from calibrant.predictions import Predictions
+from calibrant.metrics import curves
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import METRICS
 from calibrant.report import figures
 

@@ -20,7 +20,7 @@ from safetensors.torch import save as bytes_of
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.saving import save
 from calibrant.calibrators.temperature import Temperature
-from calibrant.loading import load
+from calibrant.io.load import load
 from calibrant.registry import CALIBRATORS
 
 

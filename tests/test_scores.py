@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import SCORES
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.predictions import Predictions
-from calibrant.selection.certifying import certify, certify_sgr
-from calibrant.selection.cuts import LOWEST
-from calibrant.selection.evaluating import evaluate
-from calibrant.selection.exact import fewest_rows, interval, rows_needed, upper_bound
+from calibrant.metrics.binomial import fewest_rows, interval, rows_needed, upper_bound
+from calibrant.predictions.predictions import Predictions
+from calibrant.selection.certification import certify, certify_sgr
+from calibrant.selection.evaluation import evaluate
 from calibrant.selection.policy import Part, Policy
-from calibrant.selection.reviewing import review
+from calibrant.selection.review import review
+from calibrant.selection.thresholds import LOWEST
 
 
 def draw(n, seed=0, digits=16, top=1.0):

@@ -101,7 +101,10 @@ def test_rows_without_labels_are_only_counted(run):
     ("arguments", "said"),
     [
         (("val.npz", "--max-error", 5), "max_error must lie in (0, 1); got 5. Did you mean 0.05?"),
-        (("val.npz", "--max-error", 0.05, "--score", "mps"), "calibrant.scores has no 'mps'. Did you mean 'msp'?"),
+        (
+            ("val.npz", "--max-error", 0.05, "--score", "mps"),
+            "calibrant.metrics.scores has no 'mps'. Did you mean 'msp'?",
+        ),
         (("val.npz", "--max-error", 0.05, "--score", "tcp"), "score must be known without the label"),
         (("val.npz", "--max-error", 0.05, "--apply", "val.npz"), "are the rows the policy was certified on"),
         (("val.npz", "--max-error", 0.05, "--save", "policy.txt"), "policy.txt must end in .json"),

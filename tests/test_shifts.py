@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from calibrant.batch import true_nll
-from calibrant.datasets.finding import load
-from calibrant.models.making import make
-from calibrant.shifts import style
-from calibrant.shifts.adversarial import fgsm, pgd
-from calibrant.shifts.style import restyle
+from calibrant.losses.functional import true_nll
+from calibrant.training.datasets.finding import load
+from calibrant.training.models.making import make
+from calibrant.training.shifts import style
+from calibrant.training.shifts.adversarial import fgsm, pgd
+from calibrant.training.shifts.style import restyle
 
 ATTACKS = {"fgsm": fgsm, "pgd": pgd}
 each_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)

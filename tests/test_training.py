@@ -13,12 +13,12 @@ import pytest
 import torch
 from training_recipes import RECIPES
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.finding import load
 from calibrant.registry import LOSSES
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.finding import load
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
-from calibrant.training.running import together, train
+from calibrant.training.train import together, train
 
 HERE = Path(__file__).parent
 SMALL = Recipe("digits", "mlp", 3, 0.1, batch=64, validation=200, calibration=100)
@@ -153,7 +153,7 @@ KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
 from calibrant.training.recipe import Recipe
-from calibrant.training.running import train
+from calibrant.training.train import train
 recipe = Recipe("digits", "lenet", 14, 0.05, loss="ada_focal", batch=64, validation=200, augment="crop_flip",
                 select="loss", select_after=3)
 def told(epoch):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.presets import PRESETS
+from calibrant.losses.presets import PRESETS
 from calibrant.registry import DATASETS, MODELS
 from calibrant.training import augment, checkpoint, recipe, schedules
 from calibrant.training.feed import Feed, order
-from calibrant.training.keeping import kept
+from calibrant.training.model_selection import kept
 from calibrant.training.recipe import Recipe
 
 
@@ -251,8 +251,8 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 def test_inputs_that_are_decoded_when_asked_give_the_same_batches(tmp_path):
     from PIL import Image
 
-    from calibrant.datasets.dataset import Part
-    from calibrant.datasets.images import Images
+    from calibrant.training.datasets.dataset import Part
+    from calibrant.training.datasets.images import Images
 
     pixels = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     files = [tmp_path / f"{i}.png" for i in range(6)]

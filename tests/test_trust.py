@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.auditing import audit
+from calibrant.evaluation.audit import audit
+from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.ranking import failure_auroc, tnr, tpr
-from calibrant.models.making import make
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
+from calibrant.training.models.making import make
+from calibrant.trust._machinery.alpha_sweep import alpha_sweep
 from calibrant.trust.bce import bce_loss
 from calibrant.trust.class_balanced import class_balanced_loss, effective_weights
 from calibrant.trust.correctness_ranking import ranking_loss
 from calibrant.trust.focal import focal_loss
 from calibrant.trust.heads import check_kind, started, z_of
 from calibrant.trust.own_scores import log_odds, own_scores
-from calibrant.trust.placements import paired_auroc
 from calibrant.trust.steep_slope import steep_slope_loss
-from calibrant.trust.sweeping import alpha_sweep
 from calibrant.trust.tcp import tcp_loss
 
 Z = [2.0, 0.5, -1.0, 1.5, -0.3, 0.2]

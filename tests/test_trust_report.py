@@ -12,18 +12,18 @@ import torch
 from scipy import stats
 
 from calibrant.cli import main
-from calibrant.curves import trust_histogram
-from calibrant.evidence import compare
-from calibrant.files import read
-from calibrant.loading import load
-from calibrant.outliers import outlier_records
-from calibrant.predictions import Predictions
+from calibrant.evaluation.ood import outlier_records
+from calibrant.evaluation.trust_report import trust_report
+from calibrant.io.files import read
+from calibrant.io.load import load
+from calibrant.metrics.curves import trust_histogram
+from calibrant.metrics.evidence import compare
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Record, to_json
 from calibrant.registry import METRICS
 from calibrant.report.trust import render
 from calibrant.report.trust_rows import COLUMNS
 from calibrant.trust.tcp import Tcp
-from calibrant.trusting import trust_report
 
 HOSTILE = "<script>$x_1$</script>"
 N = 600

@@ -8,9 +8,15 @@ import torch
 from torch import nn
 
 from calibrant.registry import TRUST
+from calibrant.trust._machinery.sampling import (
+    CONFIDENCES,
+    check_score,
+    log_mean_probs,
+    mutual_information,
+    negative_entropy,
+)
 from calibrant.trust.ensemble import Ensemble
 from calibrant.trust.mc_dropout import McDropout
-from calibrant.trust.sampling import CONFIDENCES, check_score, log_mean_probs, mutual_information, negative_entropy
 
 # the published example: three passes over one row
 PASSES = torch.tensor([[2, 0, 0], [0, 1, 0], [1, 0.5, 0]], dtype=torch.float64)[:, None]

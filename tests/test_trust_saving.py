@@ -14,10 +14,10 @@ from safetensors.torch import load as tensors_of
 from test_saving import record_of, refusal, sealed
 
 from calibrant.calibrators.saving import KIND as CALIBRATOR
-from calibrant.loading import load
-from calibrant.predictions import Predictions
+from calibrant.io.load import load
+from calibrant.io.sealed import read
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
-from calibrant.sealing import read
 from calibrant.trust import heads
 from calibrant.trust.bce import Bce
 from calibrant.trust.mcp import Mcp

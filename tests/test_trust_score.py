@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
-from calibrant.trust import neighbours
-from calibrant.trust.neighbours import by_class
+from calibrant.trust._machinery import neighbours
+from calibrant.trust._machinery.neighbours import by_class
 from calibrant.trust.trust_score import TrustScore
 
 # the published example: class 0, class 1, and a query that is predicted as 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from training_recipes import RECIPES
 
-from calibrant.training.running import together, train
+from calibrant.training.train import together, train
 
 if __name__ == "__main__":
     home = Path(sys.argv[1])

@@ -8,58 +8,64 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# The package from the ground up. A module imports from its own room and from rooms of lower layers only; the layer
+# test, the listing and the picture in the README are made from this list, and each room describes itself in the first
+# line of its docstring.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("registry", "records"),
+    ("predictions", "report"),
+    ("io", "metrics"),
+    ("losses", "selection"),
+    ("calibrators", "training"),
+    ("trust",),
+    ("evaluation", "integrations"),
+    ("cli",),
+)
+
 if TYPE_CHECKING:
-    from calibrant.auditing import Audit as Audit
-    from calibrant.auditing import audit as audit
-    from calibrant.autocalibration import autocalibrate as autocalibrate
-    from calibrant.collecting import collect as collect
-    from calibrant.criterion import Criterion as Criterion
-    from calibrant.label_shift import estimate_prior as estimate_prior
-    from calibrant.loading import load as load
-    from calibrant.predictions import Predictions as Predictions
-    from calibrant.prior import adjust_prior as adjust_prior
-    from calibrant.selection.certifying import certify as certify
+    from calibrant.calibrators.autocalibrate import autocalibrate as autocalibrate
+    from calibrant.calibrators.label_shift import estimate_prior as estimate_prior
+    from calibrant.calibrators.prior import adjust_prior as adjust_prior
+    from calibrant.evaluation.audit import Audit as Audit
+    from calibrant.evaluation.audit import audit as audit
+    from calibrant.evaluation.trust_report import trust_report as trust_report
+    from calibrant.io.load import load as load
+    from calibrant.losses.criterion import Criterion as Criterion
+    from calibrant.predictions.collect import collect as collect
+    from calibrant.predictions.predictions import Predictions as Predictions
+    from calibrant.selection.certification import certify as certify
     from calibrant.selection.policy import Policy as Policy
     from calibrant.training.recipe import Recipe as Recipe
-    from calibrant.training.running import train as train
-    from calibrant.trusting import trust_report as trust_report
+    from calibrant.training.train import train as train
 
+# what users type most, by its short name: cb.audit is calibrant.evaluation.audit.audit
 _HOMES = {
-    "Predictions": "predictions",
-    "audit": "auditing",
-    "Audit": "auditing",
-    "autocalibrate": "autocalibration",
-    "load": "loading",
-    "collect": "collecting",
-    "Criterion": "criterion",
-    "adjust_prior": "prior",
-    "estimate_prior": "label_shift",
+    "Predictions": "predictions.predictions",
+    "audit": "evaluation.audit",
+    "Audit": "evaluation.audit",
+    "autocalibrate": "calibrators.autocalibrate",
+    "load": "io.load",
+    "collect": "predictions.collect",
+    "Criterion": "losses.criterion",
+    "adjust_prior": "calibrators.prior",
+    "estimate_prior": "calibrators.label_shift",
     "Recipe": "training.recipe",
-    "train": "training.running",
-    "certify": "selection.certifying",
+    "train": "training.train",
+    "certify": "selection.certification",
     "Policy": "selection.policy",
-    "trust_report": "trusting",
+    "trust_report": "evaluation.trust_report",
 }
-_MODULES = {
-    "calibrators",
-    "corruptions",
-    "curves",
-    "datasets",
-    "evidence",
-    "losses",
-    "margins",
-    "metrics",
-    "models",
-    "penalties",
-    "presets",
-    "records",
-    "registry",
-    "report",
-    "scores",
-    "selection",
-    "shifts",
-    "training",
-    "trust",
+_MODULES = {room: room for layer in LAYERS for room in layer} | {
+    "corruptions": "training.corruptions",
+    "curves": "metrics.curves",
+    "datasets": "training.datasets",
+    "evidence": "metrics.evidence",
+    "margins": "metrics.curves",
+    "models": "training.models",
+    "penalties": "losses.penalties",
+    "presets": "losses.presets",
+    "scores": "metrics.scores",
+    "shifts": "training.shifts",
 }
 
 
@@ -67,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"calibrant.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"calibrant.{name}")
+        return importlib.import_module(f"calibrant.{_MODULES[name]}")
     raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Records: the only thing that reports, tables and benchmarks read. Flat, frozen, ready for JSON."""
+"""Record, Curve and Findings: the flat, frozen data that reports and tables read, and how counts and shares are written."""
 
 import json
 import math
@@ -119,3 +119,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value
+
+
+def count(n: int) -> str:
+    """Write a number of rows in groups of three.
+
+    Example:
+        >>> count(12345)
+        '12 345'
+    """
+    return f"{n:,}".replace(",", " ")
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Write a share as a percentage.
+
+    Example:
+        >>> percent(0.871), percent(0.0213, 1)
+        ('87 %', '2.1 %')
+    """
+    return f"{100 * share:.{digits}f} %"

@@ -127,14 +127,14 @@ def _doc(method: Callable[..., Any]) -> str:
     return inspect.getdoc(method) or ""
 
 
-SCORES = Registry("score", "calibrant.scores")
+SCORES = Registry("score", "calibrant.metrics.scores")
 METRICS = Registry("metric", "calibrant.metrics")
 LOSSES = Registry("loss", "calibrant.losses")
-PENALTIES = Registry("penalty", "calibrant.penalties")
+PENALTIES = Registry("penalty", "calibrant.losses.penalties")
 CALIBRATORS = Registry("calibrator", "calibrant.calibrators")
 TRUST = Registry("trust", "calibrant.trust")
-MODELS = Registry("model", "calibrant.models")
-DATASETS = Registry("dataset", "calibrant.datasets")
-CORRUPTIONS = Registry("corruption", "calibrant.corruptions")
+MODELS = Registry("model", "calibrant.training.models")
+DATASETS = Registry("dataset", "calibrant.training.datasets")
+CORRUPTIONS = Registry("corruption", "calibrant.training.corruptions")
 
 ALL = (SCORES, METRICS, LOSSES, PENALTIES, CALIBRATORS, TRUST, MODELS, DATASETS, CORRUPTIONS)

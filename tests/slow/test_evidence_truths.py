@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import slices
-from calibrant.advice import ALPHA
-from calibrant.evidence import compare, floor, interval
-from calibrant.predictions import Predictions
+from calibrant.evaluation import subgroups as slices
+from calibrant.evaluation.advice import ALPHA
+from calibrant.metrics.evidence import compare, floor, interval
+from calibrant.predictions.predictions import Predictions
 from calibrant.registry import METRICS
 
 pytestmark = pytest.mark.slow

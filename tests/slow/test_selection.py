@@ -14,13 +14,13 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from calibrant.selection.certifying import certify
+from calibrant.metrics.binomial import p_value
+from calibrant.selection.certification import certify
 from calibrant.selection.conformal import conformal
-from calibrant.selection.cuts import Cuts, Scored
-from calibrant.selection.exact import p_value
-from calibrant.selection.reviewing import review
+from calibrant.selection.review import review
 from calibrant.selection.search import fixed_sequence, guaranteed_risk
 from calibrant.selection.set_scores import aps, raps, thr
+from calibrant.selection.thresholds import Cuts, Scored
 
 pytestmark = pytest.mark.slow
 

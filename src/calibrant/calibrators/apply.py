@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.autocalibration import FOLDS, Choice, autocalibrate, calibrate, plan
-from calibrant.crossfitting import Trial, records
-from calibrant.nouns import Features
-from calibrant.predictions import Predictions
-from calibrant.records import Record, plain
+from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate, calibrate, plan
+from calibrant.calibrators.cross_fit import Trial, records
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Features
+from calibrant.records import Record, count, plain
 from calibrant.registry import CALIBRATORS
 from calibrant.report import comparison
-from calibrant.words import count
 
 
 @dataclass(frozen=True)

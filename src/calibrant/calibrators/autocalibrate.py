@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.choosing import simplest, verdict, why
-from calibrant.crossfitting import Trial, cross_fit_all, fit, records
-from calibrant.predictions import Predictions
-from calibrant.records import Record
+from calibrant.calibrators.choosing import simplest, verdict, why
+from calibrant.calibrators.cross_fit import Trial, cross_fit_all, fit, records
+from calibrant.predictions.predictions import Predictions
+from calibrant.records import Record, count
 from calibrant.registry import CALIBRATORS
-from calibrant.words import count
 
 FEWEST = 50  # rows below which a fold says nothing
 FOLDS = 5

@@ -7,13 +7,13 @@ import numpy as np
 from scipy.special import expit, gammaln, softmax
 from torch import Tensor
 
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step
 from calibrant.calibrators.histogram import equal_mass
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.tables import Table, log_odds_of, stacked, step
-from calibrant.facts import PROB_ZERO
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 STRENGTH = 2.0  # N': how many rows the prior of a histogram is worth
@@ -37,7 +37,7 @@ class BBQ(Lifted):
 
     With two classes the probability of class 1 is mapped. With more, the confidence is, and predictions are kept
     (``lift="tempered"``); a map for each class (``"one_vs_rest"``) is poor with many classes: log loss 1.58
-    against 1.14 on CIFAR-100 with 5000 rows. See `calibrant.calibrators.lifting.Lifted`.
+    against 1.14 on CIFAR-100 with 5000 rows. See `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     The map need not increase, and the prior of a pure bin is weak: one with 300 misses claims 1 in 100 000 if N'/B is
     small.

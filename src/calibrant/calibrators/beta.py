@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
 from calibrant.calibrators.calibrator import Objective
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.logistic import log_loss, logistic, platt_targets
-from calibrant.calibrators.problems import Problems
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 
@@ -29,7 +29,7 @@ class Beta(Lifted):
 
     With two classes the probability of class 1 is mapped, and class 0 is its exact complement. With more,
     ``lift="one_vs_rest"`` is the paper's: a curve for each class, rows renormalised; see
-    `calibrant.calibrators.lifting.Lifted` for the others.
+    `calibrant.calibrators._solvers.one_vs_rest.Lifted` for the others.
 
     Three numbers a class are too many for a class with few rows, and a curve for each class may change which one is the
     largest.

@@ -10,15 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.order import argmax_kept
-from calibrant.facts import from_logits
-from calibrant.fitting.calling import checked
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Features
-from calibrant.predictions import Predictions
-from calibrant.records import versions
+from calibrant.calibrators._solvers.order import argmax_kept
+from calibrant.predictions.facts import from_logits
+from calibrant.predictions.fit_data import Rows, checked
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Features
+from calibrant.records import count, versions
 from calibrant.registry import CALIBRATORS
-from calibrant.words import count
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The one-standard-error rule among cross-fitted methods, and what it decided in words. The first trial is identity."""
 
-from calibrant.crossfitting import Trial, paired
-from calibrant.nouns import Array
+from calibrant.calibrators.cross_fit import Trial, paired
+from calibrant.predictions.types import Array
 from calibrant.report.notation import number
 
 

@@ -8,14 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.calibrators.affine import remarks
+from calibrant.calibrators._solvers.affine import remarks
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.facts import from_logits
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import bin_sums, top_label_ece
 from calibrant.metrics.bins import assign
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.facts import from_logits
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 Candidates = Literal["offsets", "relative", "grid"]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.evidence import floor, interval
-from calibrant.nouns import Array, Vector, float64, widened
-from calibrant.predictions import Predictions
+from calibrant.metrics.evidence import floor, interval
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, Vector, float64, widened
 from calibrant.records import Record
 from calibrant.registry import CALIBRATORS, METRICS
 

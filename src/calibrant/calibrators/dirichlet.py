@@ -9,11 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.affine import ITERATIONS, Affine, Regression, Ridge, applied, remarks
+from calibrant.calibrators._solvers.affine import ITERATIONS, Affine, Regression, Ridge, applied, remarks
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, log_loss
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.facts import PROB_ZERO
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 Strength = float | Sequence[float] | Literal["cv"]

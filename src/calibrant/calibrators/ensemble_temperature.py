@@ -9,9 +9,9 @@ from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.calibrators.temperature import least_brier
-from calibrant.facts import PROB_ZERO
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Vector
 from calibrant.registry import CALIBRATORS
 
 

@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.calibrators.calibrator import Calibrator
 from calibrant.calibrators.probing import probe
+from calibrant.io.atomic import write_whole
 from calibrant.records import versions
 from calibrant.registry import CALIBRATORS
-from calibrant.writing import write_whole
 
 CLOSE = 1e-5  # how far ONNX may be from the module, relative to values above 1,
 LOST = 10  # or by how many times what float32 loses to float64 in that row

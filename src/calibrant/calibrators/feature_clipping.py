@@ -7,14 +7,13 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from calibrant import check
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.facts import CHUNK
-from calibrant.fitting.features import of_call, of_fit
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
 from calibrant.metrics.bins import assign
-from calibrant.nouns import Array, Vector
+from calibrant.predictions import checks as check
+from calibrant.predictions.facts import CHUNK
+from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 GRID = np.arange(1, 2001) / 100  # 0.01, 0.02, ..., 20.00

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.lbfgs import minimise
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.lbfgs import minimise
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.facts import CHUNK
-from calibrant.fitting.features import of_call, of_fit
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.facts import CHUNK
+from calibrant.predictions.fit_data import Rows, of_call, of_fit
 from calibrant.registry import CALIBRATORS
 
 START = 1.5  # the temperatures of the groups at first, in units of the common one

@@ -5,12 +5,12 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor
 
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.tables import Table, log_odds_of, stacked, step, supported
-from calibrant.fitting.rows import Rows
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step, supported
 from calibrant.metrics.bins import EDGE, Scheme
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 
@@ -29,7 +29,7 @@ class Histogram(Lifted):
     With two classes the probability of class 1 is binned. With more, the confidence is, and predictions are kept
     (``lift="tempered"``): with many classes the bins of a single one (``"one_vs_rest"``) hold hardly a hit, and classes
     that share a rate tie, which costs up to 19 points of accuracy on CIFAR-100; ``"top_label"`` costs up to 3. See
-    `calibrant.calibrators.lifting.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     Rows of a bin become equal, so ranking within bins is lost, and with it log loss. Where most rows say nearly 1, bins
     of equal width leave them all in one: ``scheme="mass"`` then has the lower log loss (0.239, not 0.290, on CIFAR-10).

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 

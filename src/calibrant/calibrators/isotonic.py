@@ -7,11 +7,11 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.tables import Table, ramp, stacked, supported
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 TILT = 0.01  # of the way to its neighbours that the ends of a strict block are moved
@@ -32,7 +32,7 @@ class Isotonic(Lifted):
 
     With two classes the probability of class 1 is mapped. With more, all n k pairs of row and class share one map
     (``lift="pooled"``: IRM), which keeps predictions; a map for each class (``"one_vs_rest"``: IROvA) needs many more
-    rows: log loss 1.257 against 1.132 on CIFAR-100 with 5000. See `calibrant.calibrators.lifting.Lifted`.
+    rows: log loss 1.257 against 1.132 on CIFAR-100 with 5000. See `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     With few rows it fits noise, in blocks that say more than they know; probabilities inside a block become equal.
 

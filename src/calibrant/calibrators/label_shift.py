@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.curves import clopper_pearson
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector, float64
-from calibrant.predictions import Predictions
-from calibrant.prior import shares as checked
-from calibrant.words import count, percent
+from calibrant.calibrators._solvers.newton import least_log_loss
+from calibrant.calibrators.prior import shares as checked
+from calibrant.metrics.curves import clopper_pearson
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Vector, float64
+from calibrant.records import count, percent
 
 CLOSE = 1e-4  # EM ends when the log likelihood of all rows together is so near its maximum: 1 % of a standard error
 ERROR = 0.01  # probability of refusing scores that are calibrated

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from calibrant.calibrators.samplewise import Samplewise
-from calibrant.curves import reliability
+from calibrant.calibrators._solvers.samplewise import Samplewise
 from calibrant.metrics.bins import assign
-from calibrant.nouns import float64
-from calibrant.predictions import Predictions
+from calibrant.metrics.curves import reliability
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import float64
 from calibrant.records import Curve
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.rejecting import ON, Rejecting
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Correct, PerSample, Vector, float64
+from calibrant.calibrators._solvers.rejecting import ON, Rejecting
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Correct, PerSample, Vector, float64
+from calibrant.records import percent
 from calibrant.registry import CALIBRATORS
-from calibrant.words import percent
 
 MOST = 500  # rows that a threshold rests on
 BINS = 20  # of entropy

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.indicators import look
+from calibrant.calibrators._solvers.network import Network, adam
+from calibrant.calibrators._solvers.objectives import Scaled, brier
+from calibrant.calibrators._solvers.samplewise import MOST, Problem, Samplewise
 from calibrant.calibrators.calibrator import Objective
-from calibrant.calibrators.indicators import look
-from calibrant.calibrators.network import Network, adam
-from calibrant.calibrators.objectives import Scaled, brier
-from calibrant.calibrators.samplewise import MOST, Problem, Samplewise
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Vector
 from calibrant.registry import CALIBRATORS
 
 INPUTS, WIDTHS = ["largest_logits"], (5, 5)

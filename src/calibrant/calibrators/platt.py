@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
 from calibrant.calibrators.calibrator import Objective
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.logistic import log_loss, logistic, platt_targets
-from calibrant.calibrators.problems import Problems
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 
@@ -29,7 +29,7 @@ class Platt(Lifted):
     With two classes s is the difference of the logits; class 1 is mapped, and class 0 is its exact complement. With
     more, ``lift="one_vs_rest"`` is the method as it is commonly used: a line for each class, rows renormalised. With
     few rows a class (fifty, say) ``"pooled"`` and ``"tempered"`` have a lower log loss; see
-    `calibrant.calibrators.lifting.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     Two numbers cannot follow a curve that bends differently at 0 and 1, and a line for each class may change which one
     is the largest.

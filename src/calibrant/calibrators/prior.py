@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import check
-from calibrant.nouns import Vector, float64, widened
-from calibrant.predictions import Predictions
+from calibrant.predictions import checks as check
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Vector, float64, widened
 
 
 def adjust_prior(

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.facts import PROB_ZERO
-from calibrant.fitting.features import of_call, of_fit
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.bins import EDGE, mass_edges
-from calibrant.nouns import float64
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.types import float64
+from calibrant.records import count
 from calibrant.registry import CALIBRATORS
-from calibrant.words import count
 
 Proximity = Literal["code", "paper"]
 Kind = Literal["density_ratio", "bin_mean_shift"]

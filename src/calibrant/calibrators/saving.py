@@ -6,8 +6,8 @@ import torch
 
 from calibrant.calibrators.calibrator import Calibrator, Fit
 from calibrant.calibrators.probing import probe
+from calibrant.io.sealed import Contents, Kind, write
 from calibrant.registry import CALIBRATORS
-from calibrant.sealing import Contents, Kind, write
 
 PROBED = 1_000_000  # classes up to which what was loaded is tried on a row
 

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from calibrant.calibrators._solvers.indicators import INDICATORS
+from calibrant.calibrators._solvers.network import train
+from calibrant.calibrators._solvers.objectives import GOALS
+from calibrant.calibrators._solvers.samplewise import Problem, Samplewise
 from calibrant.calibrators.calibrator import Objective
-from calibrant.calibrators.indicators import INDICATORS
-from calibrant.calibrators.network import train
-from calibrant.calibrators.objectives import GOALS
-from calibrant.calibrators.samplewise import Problem, Samplewise
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 Indicator = Literal["margin", "entropy", "confidence", "all_logits", "max_logit", "max_less_mean"]

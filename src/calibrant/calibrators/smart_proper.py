@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.calibrators import objectives
-from calibrant.calibrators.indicators import look
-from calibrant.calibrators.network import Loss, Network, adam
-from calibrant.calibrators.objectives import Scaled
-from calibrant.calibrators.samplewise import Problem, Samplewise
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.calibrators._solvers import objectives
+from calibrant.calibrators._solvers.indicators import look
+from calibrant.calibrators._solvers.network import Loss, Network, adam
+from calibrant.calibrators._solvers.objectives import Scaled
+from calibrant.calibrators._solvers.samplewise import Problem, Samplewise
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 INDICATORS = ["margin", "max_less_mean", "entropy"]

@@ -7,11 +7,11 @@ from scipy.interpolate import CubicSpline
 from scipy.special import expit
 from torch import Tensor
 
-from calibrant.calibrators.lifting import Lift, Lifted
-from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.tables import Table, ramp, stacked, supported
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
+from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 POINTS = 1023  # of the curve that are kept, at most
@@ -33,7 +33,7 @@ class Spline(Lifted):
     With two classes the probability of class 1 is mapped. With more, the confidence is, and predictions are kept
     (``lift="tempered"``); the paper maps the score alone, and says nothing of the other classes. A map for each class
     (``"one_vs_rest"``) is poor with many classes, most of whose probabilities are all but 0. See
-    `calibrant.calibrators.lifting.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     The map need not increase, and where rows are few at the ends, its slope there is a guess.
 

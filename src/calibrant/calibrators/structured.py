@@ -6,10 +6,10 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.affine import ITERATIONS, Regression, Ridge, applied, remarks
+from calibrant.calibrators._solvers.affine import ITERATIONS, Regression, Ridge, applied, remarks
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 Made = TypeVar("Made", bound="Structured")

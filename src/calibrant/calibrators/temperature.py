@@ -10,11 +10,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from calibrant.calibrators._solvers.newton import Solution, least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.newton import Solution, least_log_loss
-from calibrant.facts import Facts, from_logits
-from calibrant.fitting.rows import Rows
 from calibrant.metrics.binned import top_label_ece
+from calibrant.predictions.facts import Facts, from_logits
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 Rule = Literal["nll", "nll_grid", "mse", "ece_grid", "ece_em_grid"]

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.calibrators.affine import ITERATIONS, applied, unpenalised
+from calibrant.calibrators._solvers.affine import ITERATIONS, applied, unpenalised
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, log_odds, shifted, top_log_odds
+from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.tables import Table, stacked, step
 from calibrant.calibrators.calibrator import Objective
-from calibrant.calibrators.lifting import Lift, Lifted, log_odds, shifted, top_log_odds
-from calibrant.calibrators.problems import Problems
-from calibrant.calibrators.tables import Table, stacked, step
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 NEAR = 1e-5  # log odds this near to fitted ones, relative to values above 1, are tied with them: float32 holds no more
@@ -35,7 +35,7 @@ class VennAbers(Lifted):
     With two classes the probability of class 1 is mapped. With more, the confidence is: what is valid is then the
     probability of being right, and predictions are kept (``lift="tempered"``). The lifts ``"one_vs_rest"`` and
     ``"pooled"`` renormalise rows, after which nothing is valid any more, and take time: see
-    `calibrant.calibrators.lifting.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
 
     Valid does not mean sharp: the map has steps, as isotonic regression has, and knows nothing beyond the rows' range.
 

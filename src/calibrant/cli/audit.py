@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from calibrant import files, gate
-from calibrant.auditing import Audit, audit, plan
 from calibrant.cli.progress import progress
-from calibrant.predictions import Predictions
+from calibrant.evaluation import gate
+from calibrant.evaluation.audit import Audit, audit, plan
+from calibrant.evaluation.findings import check_path
+from calibrant.io import files
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import to_json
-from calibrant.reporting import check_path
 
 
 def audit_command(

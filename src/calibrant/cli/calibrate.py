@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from calibrant import calibrating, files
+from calibrant.calibrators import apply as calibrating
 from calibrant.cli.progress import progress
+from calibrant.io import files
 from calibrant.registry import CALIBRATORS
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant import files
-from calibrant.predictions import Predictions
+from calibrant.io import files
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain
 from calibrant.registry import SCORES
-from calibrant.selection.certifying import certify
-from calibrant.selection.evaluating import Evaluation, evaluate
+from calibrant.selection.certification import certify
+from calibrant.selection.evaluation import Evaluation, evaluate
 from calibrant.selection.policy import Policy
 from calibrant.selection.table import text
 

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.progress import progress
-from calibrant.demo.judging import FULL
-from calibrant.demo.running import check_folder, demonstrate, total
+from calibrant.cli.tour.judging import FULL
+from calibrant.cli.tour.running import check_folder, demonstrate, total
+from calibrant.io.atomic import write_whole
 from calibrant.records import to_json
-from calibrant.writing import write_whole
 
 PAGE = "report.html"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant import loss_shapes
+from calibrant.losses import shapes as loss_shapes
 from calibrant.records import plain
 from calibrant.registry import ALL, Entry, nearest
 

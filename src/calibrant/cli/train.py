@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.evidence import measure
+from calibrant.metrics.evidence import measure
 from calibrant.records import Record, plain
 from calibrant.training import recipe as recipes
-from calibrant.training.keeping import Epoch
 from calibrant.training.loop import OnEpoch
+from calibrant.training.model_selection import Epoch
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
-from calibrant.training.running import together
+from calibrant.training.train import together
 
 METRICS = ("accuracy", "nll", "brier", "top_label_ece")
 

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from calibrant import files
 from calibrant.cli.progress import progress
-from calibrant.outliers import DEFAULT, outlier_records
-from calibrant.predictions import Predictions
+from calibrant.evaluation.findings import check_path
+from calibrant.evaluation.ood import DEFAULT, outlier_records
+from calibrant.evaluation.trust_report import trust_report
+from calibrant.io import files
+from calibrant.io.atomic import write_arrays
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, to_json
 from calibrant.registry import SCORES, TRUST, nearest
-from calibrant.reporting import check_path
 from calibrant.trust.predictor import TrustPredictor
-from calibrant.trusting import trust_report
-from calibrant.writing import write_arrays
 
 BASELINE = "mcp"
 ON_REQUEST = ("trust_score",)  # keeps every row it was fitted on, and needs features

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.nouns import float64, repetitions
-from calibrant.predictions import Predictions
-from calibrant.records import Findings, Record
-from calibrant.words import count, percent
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import float64, repetitions
+from calibrant.records import Findings, Record, count, percent
 
 ALPHA = 0.05  # how often a calibrated model may be called miscalibrated; two tests share it
 FEW = 30  # rows below which nothing is advised but more of them

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from calibrant import advice, curves, slices
-from calibrant.evidence import floor, interval, measure
-from calibrant.margins import margin_reliability
-from calibrant.predictions import Predictions
+from calibrant.calibrators.margins import margin_reliability
+from calibrant.evaluation import advice
+from calibrant.evaluation import subgroups as slices
+from calibrant.evaluation.findings import Report
+from calibrant.metrics import curves
+from calibrant.metrics.evidence import floor, interval, measure
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Findings, Record
 from calibrant.registry import METRICS
-from calibrant.reporting import Report
-from calibrant.selection.certifying import certify
+from calibrant.selection.certification import certify
 from calibrant.selection.reasons import digits
 
 ENOUGH = 200  # rows from which groups of them by margin are drawn

@@ -5,8 +5,7 @@ import operator
 import re
 from dataclasses import dataclass
 
-from calibrant.records import Record
-from calibrant.words import count
+from calibrant.records import Record, count
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 

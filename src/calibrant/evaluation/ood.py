@@ -10,9 +10,9 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from calibrant import check
-from calibrant.nouns import Vector, float64
-from calibrant.predictions import Predictions
+from calibrant.predictions import checks as check
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Vector, float64
 from calibrant.records import Record
 from calibrant.registry import METRICS, SCORES
 

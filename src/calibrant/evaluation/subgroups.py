@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from scipy.special import bdtr, bdtrc
 
-from calibrant.evidence import interval, measure
-from calibrant.nouns import Array, float64, repetitions
-from calibrant.predictions import Predictions
+from calibrant.metrics.evidence import interval, measure
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, float64, repetitions
 from calibrant.records import Record
 
 SHOWN = 10  # classes, and groups, that get an interval

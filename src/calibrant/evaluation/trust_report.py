@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-from calibrant import curves
-from calibrant.evidence import Comparison, compare, interval, measure
-from calibrant.nouns import float64
-from calibrant.predictions import Predictions
-from calibrant.records import Curve, Findings, Record
+from calibrant.evaluation import trust_words
+from calibrant.evaluation.findings import Report
+from calibrant.metrics import curves
+from calibrant.metrics.delong import paired_auroc
+from calibrant.metrics.evidence import Comparison, compare, interval, measure
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import float64
+from calibrant.records import Curve, Findings, Record, count
 from calibrant.registry import METRICS
-from calibrant.report import trust_words
-from calibrant.reporting import Report
-from calibrant.trust.placements import paired_auroc
-from calibrant.words import count
 
 RANKING = ("fpr_at_95_tpr", "aupr_error", "aupr_success", "failure_auroc", "aurc", "augrc")
 SIDES = ("tpr", "tnr")  # a share of the right rows, and one of the wrong
@@ -76,7 +75,7 @@ def trust_report(  # noqa: PLR0913  the report names everything it takes
     wrong rows there is no such interval, and none is called better.
 
     ``shifted`` maps the name of a shift to predictors judged on its rows; ``sweep`` has columns alpha, loss, tpr and
-    tnr; ``outliers`` are records of `calibrant.outliers.outlier_records` to show beside. ``resamples`` is 200; fewer,
+    tnr; ``outliers`` are records of `calibrant.evaluation.ood.outlier_records` to show beside. ``resamples`` is 200; fewer,
     but at least 100, above 100 000 rows. ``on_step`` is told each predictor before it is measured.
 
     Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021 (steep slope loss).

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from calibrant.records import Record
+from calibrant.records import Record, count
 from calibrant.report.trust_rows import Row, change, percent, rows
-from calibrant.words import count
 
 SEEN = 5e-5  # a smaller difference is written as 0.00 percent
 LISTED = 3  # predictors named in one sentence; the table has them all

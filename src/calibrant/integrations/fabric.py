@@ -7,7 +7,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from calibrant.training.placement import Placement
+from calibrant.training.device import Placement
 
 
 class FabricPlacement(Placement):
@@ -21,7 +21,7 @@ class FabricPlacement(Placement):
     Example:
         >>> import tempfile
         >>> from calibrant.training.recipe import Recipe
-        >>> from calibrant.training.running import train
+        >>> from calibrant.training.train import train
         >>> place = FabricPlacement(Fabric(accelerator="cpu", devices=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     len(train(Recipe("digits", "mlp", 1, 0.1), folder, device=place).history)

@@ -18,8 +18,8 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from calibrant.collecting import collect
-from calibrant.criterion import Criterion
+from calibrant.losses.criterion import Criterion
+from calibrant.predictions.collect import collect
 
 
 class CalibrationCallback(Callback):

@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_is_fitted
 from torch import Tensor
 
-from calibrant.facts import PROB_ZERO
-from calibrant.nouns import Array
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.types import Array
 from calibrant.registry import CALIBRATORS
 
 
@@ -92,7 +92,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return CALIBRATORS[self.method].fit
 
     def _choose(self, scores: Tensor, labels: Tensor) -> Any:
-        from calibrant.autocalibration import autocalibrate
+        from calibrant.calibrators.autocalibrate import autocalibrate
 
         self.choice_ = autocalibrate(scores, labels, seed=self.seed)
         return self.choice_.calibrator

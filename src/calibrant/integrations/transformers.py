@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from calibrant.collecting import collect
-from calibrant.criterion import Criterion
+from calibrant.losses.criterion import Criterion
+from calibrant.predictions.collect import collect
 
 IGNORED = -100  # the label of a token that has none
 TOKENS = ("ForTokenClassification", "ForMaskedLM")  # others shift labels by a token, or move classes to the front

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 
 
 def write_whole(blob: bytes, path: Path) -> None:

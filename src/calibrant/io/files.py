@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.nouns import Array
-from calibrant.predictions import Predictions
-from calibrant.writing import write_arrays
+from calibrant.io.atomic import write_arrays
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array
 
 SCORES = ("logits", "probs", "log_probs")
 COLUMNS = ("confidence", "correct", "labels", "groups", "weights")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from calibrant.calibrators.calibrator import Calibrator
 from calibrant.calibrators.saving import KIND as CALIBRATOR
-from calibrant.sealing import read
+from calibrant.io.sealed import read
 from calibrant.trust.predictor import TrustPredictor
 from calibrant.trust.saving import KIND as TRUST_PREDICTOR
 

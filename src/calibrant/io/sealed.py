@@ -19,8 +19,8 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
+from calibrant.io.atomic import write_whole
 from calibrant.records import versions
-from calibrant.writing import write_whole
 
 KEY = "calibrant"
 UNSEALED = "0" * 64

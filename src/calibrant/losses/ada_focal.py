@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.losses.powered import powered
+from calibrant.losses.focal_family import powered
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
-from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
+from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.records import Curve
 from calibrant.registry import LOSSES
 

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import count, true_nll
 from calibrant.losses.confidence import confidence_of, has_unit_range, ranks, unit_confidence_of
-from calibrant.nouns import Confidence, Labels, Logits, PerSample
+from calibrant.losses.functional import count, true_nll
+from calibrant.predictions.types import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 

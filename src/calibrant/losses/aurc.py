@@ -4,9 +4,9 @@ from typing import Literal
 
 import torch
 
-from calibrant.batch import true_nll
 from calibrant.losses.confidence import confidence_of, ranks
-from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.losses.functional import true_nll
+from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 Weighting = Literal["em", "ln", "sele"]

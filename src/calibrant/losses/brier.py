@@ -1,7 +1,7 @@
 """The squared error of the probabilities."""
 
-from calibrant.batch import picked
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.functional import picked
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 

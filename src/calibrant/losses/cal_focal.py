@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.losses.powered import powered
+from calibrant.losses.focal_family import powered
 from calibrant.losses.validation_bins import ValidationBins, equal_width, place
-from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample
+from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 MOST = 1e4  # a power above this weighs every row 0, and an infinite one has no gradient

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.func import grad_and_value
 
-from calibrant.batch import check_shapes, taken_apart
-from calibrant.distributed import spread
-from calibrant.nouns import widened
+from calibrant.losses.distributed import spread
+from calibrant.losses.functional import check_shapes, taken_apart
+from calibrant.predictions.types import widened
 
 
 def fused(criterion: Any, options: Mapping[str, Any]) -> Callable[..., Tensor]:

@@ -1,4 +1,4 @@
-"""Scores of confidence as `calibrant.scores` defines them, with their gradient: what a loss may weigh rows by."""
+"""Scores of confidence as `calibrant.metrics.scores` defines them, with their gradient: what a loss may weigh rows by."""
 
 import math
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant.batch import entropy, picked
-from calibrant.nouns import Confidence, Labels, Logits, widened
+from calibrant.losses.functional import entropy, picked
+from calibrant.predictions.types import Confidence, Labels, Logits, widened
 
 PAIRS = 4096  # rows up to which pairs are compared
 

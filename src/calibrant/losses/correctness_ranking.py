@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import count, picked, surest
-from calibrant.nouns import Confidence, Labels, Logits, PerSample, widened
+from calibrant.losses.functional import count, picked, surest
+from calibrant.predictions.types import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 

@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from calibrant.batch import check_shapes, check_values
-from calibrant.distributed import joined, spread
-from calibrant.fusing import fused
-from calibrant.naming import Method, facts_of, made, said_of
-from calibrant.nouns import Confidence, Correct
-from calibrant.predictions import Predictions
-from calibrant.presets import PRESETS
+from calibrant.losses.build import Method, facts_of, made, said_of
+from calibrant.losses.compiled import fused
+from calibrant.losses.distributed import joined, spread
+from calibrant.losses.functional import check_shapes, check_values
+from calibrant.losses.presets import PRESETS
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Confidence, Correct
 from calibrant.records import Curve
 from calibrant.registry import LOSSES, PENALTIES, nearest
 
@@ -93,7 +93,7 @@ class Criterion(nn.Module):
         """
         if name not in PRESETS:
             near = nearest(name, PRESETS)
-            hint = f"did you mean {near}?" if near else "see calibrant.presets.PRESETS."
+            hint = f"did you mean {near}?" if near else "see calibrant.losses.presets.PRESETS."
             raise ValueError(f"name must be a preset; got {name!r}; {hint}")
         row = PRESETS[name]
         options = dict(row.options)

@@ -1,7 +1,7 @@
 """The log loss."""
 
-from calibrant.batch import true_nll
-from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.losses.functional import true_nll
+from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 

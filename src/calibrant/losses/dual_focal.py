@@ -5,8 +5,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.batch import missing
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.functional import missing
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 Competitor = Literal["ranked_after", "competitor", "only_if_right"]

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.losses.powered import powered
-from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.losses.focal_family import powered
+from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 FIFTH, HALF = math.log(5), math.log(2)  # -log p at p = 0.2 and 0.5

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from calibrant.batch import missing, true_nll
-from calibrant.losses.powered import powered
-from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.losses.focal_family import powered
+from calibrant.losses.functional import missing, true_nll
+from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.batch import check_shapes, taken_apart, true_nll
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.functional import check_shapes, taken_apart, true_nll
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 
 Power = Callable[[Tensor], Tensor | float]
 

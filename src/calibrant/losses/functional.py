@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.nouns import Confidence, Correct, Labels, Logits, PerSample, widened
+from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample, widened
 
 NOBODY = -(2**62)  # no label: torch leaves out rows with the label -100 unless it is told of another
 

@@ -2,8 +2,8 @@
 
 import warnings
 
-from calibrant.losses.powered import powered
-from calibrant.nouns import Labels, Logits, PerSample
+from calibrant.losses.focal_family import powered
+from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
 TURNS = 3.591121476668622  # min over p of (1 + p) / (-p log p), at p = 0.278465

@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch.nn.functional as F
 
-from calibrant.batch import NOBODY
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.functional import NOBODY
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import bounded, picked
-from calibrant.distributed import add_up
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.distributed import add_up
+from calibrant.losses.functional import bounded, picked
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 

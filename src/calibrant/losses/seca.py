@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from calibrant.batch import bounded, picked
-from calibrant.nouns import Labels, Logits, PerSample, widened
+from calibrant.losses.functional import bounded, picked
+from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
 

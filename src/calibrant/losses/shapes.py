@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.nouns import Logits, PerSample, float64
+from calibrant.predictions.types import Logits, PerSample, float64
 from calibrant.records import Curve
 from calibrant.registry import LOSSES
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics.bins import mass_edges
-from calibrant.nouns import Confidence, Correct, PerSample, float64
+from calibrant.predictions.types import Confidence, Correct, PerSample, float64
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,17 @@ import numpy as np
 import torch
 
 from calibrant.metrics.bins import EDGE, Convention, Index, Scheme, assign
-from calibrant.nouns import Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions, widened
+from calibrant.predictions.types import (
+    Confidence,
+    Correct,
+    Labels,
+    Probs,
+    Vector,
+    Weights,
+    float64,
+    repetitions,
+    widened,
+)
 from calibrant.registry import METRICS
 
 SLICE = 65_536  # rows at a time: the temporaries of a slice stay in cache

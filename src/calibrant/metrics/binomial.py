@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy.special import betainc, betaincinv
 
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 
 MOST = 1e12  # rows beyond which a number of rows is no advice
 

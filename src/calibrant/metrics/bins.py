@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
 
 Scheme = Literal["width", "mass"]
 Convention = Literal["calibrant", "guo2017", "torchmetrics", "netcal", "torrvision", "au"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.nouns import Array, Confidence, Correct, PerSample, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Array, Confidence, Correct, PerSample, Vector, Weights, float64, repetitions
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Array, Vector, float64
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, Vector, float64
 from calibrant.registry import METRICS, Entry
 
 Metric = str | Callable[..., float]

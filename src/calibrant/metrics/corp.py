@@ -19,7 +19,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import xlog1py, xlogy
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 Score = Literal["brier", "log"]

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 

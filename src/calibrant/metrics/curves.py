@@ -7,8 +7,8 @@ from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Index, Scheme, assign
 from calibrant.metrics.blocks import tied_blocks
 from calibrant.metrics.corp import isotonic
-from calibrant.nouns import Array, Vector, float64, repetitions
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, Vector, float64, repetitions
 from calibrant.records import Curve
 
 

@@ -7,7 +7,7 @@ from scipy.special import ndtr
 
 from calibrant.metrics.binned import bin_sums
 from calibrant.metrics.bins import Scheme, assign
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
 
 
 def paired_auroc(one: Vector, other: Vector, right: NDArray[np.bool_]) -> tuple[float, float, float]:

@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Confidence, Correct, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Labels, Probs, Weights
+from calibrant.predictions.types import Labels, Probs, Weights
 from calibrant.registry import METRICS
 
 

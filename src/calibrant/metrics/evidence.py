@@ -33,10 +33,10 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from calibrant.curves import clopper_pearson
-from calibrant.nouns import Array, Vector, repetitions
-from calibrant.predictions import Predictions
-from calibrant.resampling import Metric, Options, null_values, on_rows, redrawn, registered, swapped
+from calibrant.metrics.bootstrap import Metric, Options, null_values, on_rows, redrawn, registered, swapped
+from calibrant.metrics.curves import clopper_pearson
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, Vector, repetitions
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.facts import rank
-from calibrant.nouns import Correct, Labels, Logits, Probs, Weights, float64
+from calibrant.predictions.facts import rank
+from calibrant.predictions.types import Correct, Labels, Logits, Probs, Weights, float64
 from calibrant.registry import METRICS
 
 

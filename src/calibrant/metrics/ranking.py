@@ -8,7 +8,7 @@ import torch
 
 from calibrant.metrics.blocks import Blocks, tied_blocks
 from calibrant.metrics.proper import mean
-from calibrant.nouns import Confidence, Correct, OtherConfidence, Vector, Weights
+from calibrant.predictions.types import Confidence, Correct, OtherConfidence, Vector, Weights
 from calibrant.registry import METRICS
 
 

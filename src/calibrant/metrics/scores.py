@@ -6,8 +6,8 @@ A score reads facts that the pass over the logits left behind, so each costs O(n
 
 import math
 
-from calibrant.nouns import PerSample
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import PerSample
 from calibrant.registry import SCORES
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import digamma
 
 from calibrant.metrics.blocks import Blocks, tied_blocks
-from calibrant.nouns import Confidence, Correct, PerSample, Vector, Weights
+from calibrant.predictions.types import Confidence, Correct, PerSample, Vector, Weights
 from calibrant.registry import METRICS
 
 

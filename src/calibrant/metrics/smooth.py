@@ -8,7 +8,7 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
-from calibrant.nouns import Array, Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions
+from calibrant.predictions.types import Array, Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions
 from calibrant.registry import METRICS
 
 

@@ -1,1 +1,1 @@
-"""The door of every fit, and of every call of what was fitted: logits, labels and features, checked once."""
+"""Arrays, or a model and its data -> Predictions: checked once, per-row facts computed in one pass."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant import check
-from calibrant.nouns import Features
-from calibrant.predictions import Predictions
-from calibrant.words import count
+from calibrant.predictions import checks as check
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Features
+from calibrant.records import count
 
 LABELS = ("labels", "label")
 

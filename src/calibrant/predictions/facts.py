@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from calibrant.nouns import widened
+from calibrant.predictions.types import widened
 
 CHUNK = 500_000  # values a chunk: 2 MB of float32 stay in cache while ten operations pass over them
 GPU_CHUNK = 16_000_000

@@ -1,4 +1,4 @@
-"""The rows that something is fitted on: the door of every ``fit``."""
+"""The input checks of every ``fit`` and of every call of what was fitted: logits, labels and features."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.facts import Facts
-from calibrant.nouns import widened
-from calibrant.predictions import Predictions
+from calibrant.predictions.facts import Facts
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Logits, widened
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,59 @@ class Rows:
     def absent(self) -> list[int]:
         """The classes that no row belongs to."""
         return (torch.bincount(self.labels, minlength=self.k) == 0).nonzero().squeeze(1).tolist()
+
+
+def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tensor | None, *, needs: bool) -> Tensor:
+    """Return (n, k) logits for a fitted thing; one column is the score of class 1 of two, half precision float32.
+
+    ``needs`` says whether there must be features.
+    """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim not in (1, 2):
+        got = f"{logits.dtype} of shape {tuple(logits.shape)}" if hasattr(logits, "dtype") else type(logits).__name__
+        raise TypeError(f"logits must be a floating point tensor of shape (n, {k}); got {got}.")
+    z = columns(widened(logits))
+    if z.shape[1] != k:
+        raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")
+    if needs and features is None:
+        raise ValueError(f"features must be given: {name} was fitted on them. Call it with (logits, features).")
+    if features is not None and not isinstance(features, Tensor):
+        raise TypeError(f"features must be a tensor of shape (n, d); got {type(features).__name__}.")
+    if features is not None and (features.ndim != 2 or features.shape[0] != logits.shape[0]):
+        raise ValueError(f"features must have shape ({logits.shape[0]}, d); got {tuple(features.shape)}.")
+    home = next((value.device for value in fitted.buffers() if value.ndim), z.device)
+    if home != z.device:
+        raise ValueError(f"logits must be on {home}, where {name} is; got {z.device}. Move one with .to(device).")
+    if not torch.compiler.is_compiling() and not bool(z.isfinite().all()):
+        bad = ~z.isfinite().all(1)
+        raise ValueError(f"logits must be finite; {int(bad.sum())} of {len(bad)} rows are not.")
+    return z
+
+
+def columns(logits: Tensor) -> Logits:
+    """Return (n, k) logits; one column, (n,) or (n, 1), is the logit of class 1 of two."""
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return logits
+    return torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
+
+
+def of_fit(rows: Rows) -> Tensor:
+    """Return the features of the rows in float64, if there is at least one column and all are finite."""
+    features = rows.features
+    if features.shape[1] == 0:
+        raise ValueError(f"features must have at least one column; got {tuple(features.shape)}.")
+    return _finite(features)
+
+
+def of_call(features: Tensor | None, d: int, logits: Tensor) -> Tensor:
+    """Return the features in the type of the logits, if they have the ``d`` columns that the fit saw."""
+    if features is None or features.shape[1] != d:
+        got = "none" if features is None else tuple(features.shape)
+        raise ValueError(f"features must have {d} columns, as when fitted; got {got}.")
+    return _finite(features.to(logits.dtype))
+
+
+def _finite(features: Tensor) -> Tensor:
+    if not torch.compiler.is_compiling() and not bool(features.isfinite().all()):
+        bad = int((~features.isfinite().all(1)).sum())
+        raise ValueError(f"features must be finite; {bad} of {len(features)} rows are not.")
+    return features

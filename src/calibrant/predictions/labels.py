@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from calibrant import check
+from calibrant.predictions import checks as check
 
 
 def indices(labels: Tensor, n: int, k: int, ignored: int | None) -> tuple[Tensor, tuple[str, ...]]:

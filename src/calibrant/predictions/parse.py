@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant import check, labelling
-from calibrant.facts import LOG_ZERO, Facts, from_logits, from_probs
-from calibrant.nouns import Confidence, Correct, Labels
+from calibrant.predictions import checks as check
+from calibrant.predictions import labels as labelling
+from calibrant.predictions.facts import LOG_ZERO, Facts, from_logits, from_probs
+from calibrant.predictions.types import Confidence, Correct, Labels
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant import check, reading, statement
-from calibrant.facts import PROB_ZERO, Facts, rank
-from calibrant.nouns import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, widened
+from calibrant.predictions import checks as check
+from calibrant.predictions import parse as reading
+from calibrant.predictions import statement
+from calibrant.predictions.facts import PROB_ZERO, Facts, rank
+from calibrant.predictions.types import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, widened
 
 
 class Predictions:

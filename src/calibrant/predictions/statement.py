@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from calibrant.words import count, percent
+from calibrant.records import count, percent
 
 if TYPE_CHECKING:
-    from calibrant.predictions import Predictions
+    from calibrant.predictions.predictions import Predictions
 
 
 def understood(p: "Predictions") -> str:

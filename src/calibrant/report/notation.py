@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibrant.records import Record
+from calibrant.records import count as count
 from calibrant.registry import METRICS
 from calibrant.report.sections import NAMES
-from calibrant.words import count as count
 
 DIRECTIONS = {
     "lower": "lower is better",

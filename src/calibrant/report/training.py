@@ -36,7 +36,7 @@ def loss_shape(curves: Sequence[Curve], axes: Iterable[Axes] | None = None) -> t
     ``axes`` are three; without them a figure is made, with a legend above and what was drawn said below.
     """
     if not curves:
-        raise ValueError("curves must hold at least one curve of calibrant.loss_shapes.shape; got none.")
+        raise ValueError("curves must hold at least one curve of calibrant.losses.shapes.shape; got none.")
     if axes is not None:
         return _panels(curves, tuple(axes))
     caption = _caption(curves)

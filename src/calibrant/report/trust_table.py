@@ -59,7 +59,7 @@ def outliers(records: Iterable[Record]) -> str:
     """Write the table of scores that tell rows in distribution from those out of it, a block for each set."""
     records = tuple(records)
     if not records:
-        raise ValueError("records must hold at least one record of calibrant.outliers.outlier_records; got none.")
+        raise ValueError("records must hold at least one record of calibrant.evaluation.ood.outlier_records; got none.")
     table = _table(("", "AUROC", "", *list(OUTLIERS.values())[1:]))
     for name, block in named(Findings("", "", (), (), records, ()), "outside").items():
         table.add_row(_named(name))

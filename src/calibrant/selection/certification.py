@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.selection.cuts import Cuts, Scored, check_share, read, read_classes
 from calibrant.selection.policy import Part, Policy
 from calibrant.selection.reasons import infeasible, promised
 from calibrant.selection.search import first_cut, fixed_sequence, guaranteed_risk, halvings
+from calibrant.selection.thresholds import Cuts, Scored, check_share, read, read_classes
 
 START, START_OF_FEW, FEW = 0.125, 0.25, 1000  # the share accepted first must bear a few errors among the surest rows
 

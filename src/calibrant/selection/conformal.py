@@ -9,11 +9,11 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from calibrant import check
-from calibrant.nouns import Probs
-from calibrant.selection.cuts import check_share
+from calibrant.predictions import checks as check
+from calibrant.predictions.types import Probs
+from calibrant.records import count, percent
 from calibrant.selection.set_scores import thr
-from calibrant.words import count, percent
+from calibrant.selection.thresholds import check_share
 
 Score = Callable[[Tensor, Tensor], Tensor]
 

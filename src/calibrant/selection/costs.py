@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from calibrant import check
-from calibrant.nouns import Labels, Vector
-from calibrant.selection.cuts import Cuts, Scored, read
+from calibrant.predictions import checks as check
+from calibrant.predictions.types import Labels, Vector
+from calibrant.selection.thresholds import Cuts, Scored, read
 
 REVIEW = -1  # the decision to ask a person
 LEVEL, FOLDS = 0.95, 5

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.records import Record
-from calibrant.selection.cuts import read
-from calibrant.selection.exact import interval
+from calibrant.metrics.binomial import interval
+from calibrant.records import Record, count
 from calibrant.selection.policy import Policy
 from calibrant.selection.reasons import share
-from calibrant.words import count
+from calibrant.selection.thresholds import read
 
 MOST = 0.5  # of the rows may be known by chance: scores of single precision near 1 meet often
 
@@ -39,7 +38,7 @@ def evaluate(
     confidence, and the error is that of the accepted rows of all classes together.
 
     Example:
-        >>> from calibrant.selection.certifying import certify
+        >>> from calibrant.selection.certification import certify
         >>> sure = torch.linspace(0, 1, 1000, dtype=torch.float64)
         >>> policy = certify(sure, sure > 0.5, max_error=0.05)
         >>> new = torch.linspace(0, 1, 333, dtype=torch.float64)

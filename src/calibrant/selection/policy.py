@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.predictions import Predictions
-from calibrant.records import plain, versions
-from calibrant.selection.cuts import read_classes, read_scores
-from calibrant.selection.exact import interval
+from calibrant.io.atomic import write_whole
+from calibrant.metrics.binomial import interval
+from calibrant.predictions.predictions import Predictions
+from calibrant.records import count, percent, plain, versions
 from calibrant.selection.reasons import share, sureness
-from calibrant.words import count, percent
-from calibrant.writing import write_whole
+from calibrant.selection.thresholds import read_classes, read_scores
 
 FORMAT = "calibrant.policy"
 VERSION = 1

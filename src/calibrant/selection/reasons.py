@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from calibrant.selection.cuts import LOWEST, Cuts
-from calibrant.selection.exact import fewest_rows, p_value, rows_needed, upper_bound
-from calibrant.words import count, percent
+from calibrant.metrics.binomial import fewest_rows, p_value, rows_needed, upper_bound
+from calibrant.records import count, percent
+from calibrant.selection.thresholds import LOWEST, Cuts
 
 
 def share(value: float) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.selection.cuts import Cuts, check_share, read
-from calibrant.selection.exact import upper_bound
+from calibrant.metrics.binomial import upper_bound
+from calibrant.records import count
 from calibrant.selection.policy import Part, Policy
 from calibrant.selection.reasons import promised
-from calibrant.words import count
+from calibrant.selection.thresholds import Cuts, check_share, read
 
 
 def review(

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from calibrant.selection.cuts import Cuts
-from calibrant.selection.exact import fewest_rows, p_value
+from calibrant.metrics.binomial import fewest_rows, p_value
+from calibrant.selection.thresholds import Cuts
 
 
 def first_cut(cuts: Cuts, start: float, max_error: float, delta: float) -> int:

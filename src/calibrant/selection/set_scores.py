@@ -7,7 +7,7 @@ order of columns). ``draws`` are numbers u in [0, 1], one a row; 1 for every row
 import torch
 from torch import Tensor
 
-from calibrant.nouns import PerSample, Probs
+from calibrant.predictions.types import PerSample, Probs
 
 
 def thr(probs: Probs, draws: PerSample) -> Probs:

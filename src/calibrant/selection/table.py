@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from calibrant.predictions import Predictions
-from calibrant.selection.cuts import LOWEST
-from calibrant.selection.exact import interval
+from calibrant.metrics.binomial import interval
+from calibrant.predictions.predictions import Predictions
+from calibrant.records import count, percent
 from calibrant.selection.policy import LEVEL, Part, Policy
 from calibrant.selection.reasons import digits, share
-from calibrant.words import count, percent
+from calibrant.selection.thresholds import LOWEST
 
 SHOWN = 20  # classes in the table; a JSON has them all
 

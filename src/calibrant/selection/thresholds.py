@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrant import check
-from calibrant.nouns import Array, Vector, float64
-from calibrant.predictions import Predictions
+from calibrant.predictions import checks as check
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, Vector, float64
 
 SAMPLE = 256  # rows that a policy remembers
 LOWEST = -float(np.finfo(np.float32).max)  # below every score, and a number that JSON and float32 can hold

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from calibrant.writing import write_whole
+from calibrant.io.atomic import write_whole
 
 KEY = "calibrant"
 VERSION = 1

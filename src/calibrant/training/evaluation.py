@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.collecting import evaluating
-from calibrant.criterion import Criterion
-from calibrant.distributed import joined
+from calibrant.losses.criterion import Criterion
+from calibrant.losses.distributed import joined
+from calibrant.predictions.collect import evaluating
+from calibrant.training.device import Placement
 from calibrant.training.feed import Feed
-from calibrant.training.placement import Placement
 
 BATCH = 1000
 

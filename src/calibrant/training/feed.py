@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.datasets.dataset import Part
 from calibrant.training import augment
+from calibrant.training.datasets.dataset import Part
 
 
 class Feed:

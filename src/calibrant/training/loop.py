@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from calibrant.datasets.dataset import Dataset
-from calibrant.evidence import measure
-from calibrant.models.making import make
-from calibrant.predictions import Predictions
+from calibrant.metrics.evidence import measure
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain, versions
 from calibrant.training import checkpoint, run, state
+from calibrant.training.datasets.dataset import Dataset
+from calibrant.training.device import Placement
 from calibrant.training.evaluation import logits_of, validation_loss
 from calibrant.training.feed import Feed, order, seed_of
-from calibrant.training.keeping import Epoch, kept
-from calibrant.training.placement import Placement
+from calibrant.training.model_selection import Epoch, kept
+from calibrant.training.models.making import make
 from calibrant.training.recipe import Recipe
 from calibrant.training.schedules import rates
 from calibrant.training.setup import check_same, device_name, optimiser_of, parted, shape_of

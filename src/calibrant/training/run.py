@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from calibrant.models.making import make
-from calibrant.predictions import Predictions
+from calibrant.io.atomic import write_arrays, write_whole
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
 from calibrant.training import checkpoint, state
+from calibrant.training.models.making import make
 from calibrant.training.recipe import Recipe
-from calibrant.writing import write_arrays, write_whole
 
 CHECKPOINT, FACTS = "checkpoint.safetensors", "run.json"
 

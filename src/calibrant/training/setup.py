@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.datasets import splits
-from calibrant.datasets.dataset import Dataset, Part
+from calibrant.training.datasets import splits
+from calibrant.training.datasets.dataset import Dataset, Part
 from calibrant.training.recipe import Recipe
 
 SPLIT = 0  # the seed of the splits: runs of any seed learn from and are judged on the same rows

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.criterion import Criterion
+from calibrant.losses.criterion import Criterion
 from calibrant.training import state
+from calibrant.training.device import Placement
 from calibrant.training.feed import Feed
-from calibrant.training.placement import Placement
 
 OPTIONS: dict[str, Any] = {"combo_kernels": True}
 RECOMPILED = 64  # kinds of model and objective that one process may compile; torch gives up after 8

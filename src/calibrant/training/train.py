@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from calibrant.datasets.dataset import Dataset
-from calibrant.datasets.finding import load
 from calibrant.training import run
+from calibrant.training.datasets.dataset import Dataset
+from calibrant.training.datasets.finding import load
+from calibrant.training.device import Placement, join_ranks
 from calibrant.training.loop import Diverged, OnEpoch, Training
-from calibrant.training.placement import Placement, join_ranks
 from calibrant.training.recipe import Recipe
 from calibrant.training.setup import check_same
 

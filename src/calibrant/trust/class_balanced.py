@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import TRUST
 from calibrant.trust.focal import focal_loss
 from calibrant.trust.heads import Kind

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrant.collecting import device_of, evaluating, logits_of
-from calibrant.fitting.calling import columns
-from calibrant.nouns import Confidence
+from calibrant.predictions.collect import device_of, evaluating, logits_of
+from calibrant.predictions.fit_data import columns
+from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
+from calibrant.trust._machinery.sampling import CONFIDENCES, Score, check_score
 from calibrant.trust.predictor import Onlooker
-from calibrant.trust.sampling import CONFIDENCES, Score, check_score
 
 
 @TRUST.register(reads="inputs")

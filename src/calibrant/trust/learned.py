@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant.fitting.features import of_call, of_fit
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows, of_call, of_fit
 from calibrant.trust.heads import Kind, check_kind, prepared, z_of
 from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
 from calibrant.trust.own_scores import log_odds, own_scores

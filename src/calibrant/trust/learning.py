@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.nouns import Vector
+from calibrant.metrics.delong import paired_auroc
+from calibrant.predictions.types import Vector
 from calibrant.trust.heads import Kind, Net, learnable, prepared, started, z_of
-from calibrant.trust.placements import paired_auroc
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # z, target -> a loss a row
 

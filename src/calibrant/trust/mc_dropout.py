@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrant.collecting import device_of, evaluating, logits_of
-from calibrant.fitting.calling import columns
-from calibrant.nouns import Confidence
+from calibrant.predictions.collect import device_of, evaluating, logits_of
+from calibrant.predictions.fit_data import columns
+from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust.drawing import drawing
+from calibrant.trust._machinery.sampling import CONFIDENCES, Average, Score, check_score
+from calibrant.trust._machinery.seeding import drawing
 from calibrant.trust.predictor import Onlooker
-from calibrant.trust.sampling import CONFIDENCES, Average, Score, check_score
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import TRUST
 from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import TrustFit, TrustPredictor

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import check_shapes, check_values
-from calibrant.collecting import answered, batches, called, device_of, evaluating, logits_of
-from calibrant.fitting.calling import columns
-from calibrant.nouns import Confidence
+from calibrant.losses.functional import check_shapes, check_values
+from calibrant.predictions.collect import answered, batches, called, device_of, evaluating, logits_of
+from calibrant.predictions.fit_data import columns
+from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust.backbones import copied, resized
-from calibrant.trust.drawing import drawing
+from calibrant.trust._machinery.backbones import copied, resized
+from calibrant.trust._machinery.early_stopping import Keeping
+from calibrant.trust._machinery.seeding import drawing
 from calibrant.trust.heads import Kind, check_kind, learnable, started, z_of
-from calibrant.trust.keeping import Keeping
 from calibrant.trust.learned import Learned
 from calibrant.trust.learning import Loss
 from calibrant.trust.own_scores import log_odds
@@ -51,7 +51,7 @@ class Oracle(Onlooker):
     Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021.
 
     Example:
-        >>> from calibrant.models.making import make
+        >>> from calibrant.training.models.making import make
         >>> classifier = make("mlp", 3, channels=1, side=8)
         >>> loader = [(torch.randn(32, 1, 8, 8), torch.arange(32) % 3) for _ in range(4)]
         >>> oracle = Oracle.fit(classifier, loader[1:], validation=loader[:1], loss="steep_slope", epochs=1)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.nouns import widened
+from calibrant.predictions.types import widened
 
 SORTED = 10  # of the largest log-probabilities that are kept
 

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.collecting import answered, batches, device_of, evaluating
-from calibrant.fitting.calling import checked, columns
-from calibrant.nouns import Confidence
-from calibrant.predictions import Predictions
-from calibrant.records import versions
+from calibrant.predictions.collect import answered, batches, device_of, evaluating
+from calibrant.predictions.fit_data import checked, columns
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Confidence
+from calibrant.records import count, versions
 from calibrant.registry import TRUST
-from calibrant.words import count
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.saving import PROBED
+from calibrant.io.sealed import Contents, Kind, write
 from calibrant.registry import TRUST
-from calibrant.sealing import Contents, Kind, write
 from calibrant.trust.own_scores import own_scores
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 

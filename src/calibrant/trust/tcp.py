@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.fit_data import Rows
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned

@@ -7,13 +7,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from calibrant.fitting.features import of_call, of_fit
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import widened
+from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.types import widened
+from calibrant.records import count
 from calibrant.registry import TRUST
-from calibrant.trust.neighbours import by_class
+from calibrant.trust._machinery.neighbours import by_class
 from calibrant.trust.predictor import TrustFit, TrustPredictor
-from calibrant.words import count
 
 Filtering = Literal["none", "density"]
 LARGEST = 1e150  # the square of a larger feature leaves float64

@@ -17,10 +17,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from calibrant.calibrators.newton import Solution, least_log_loss
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector
-from calibrant.words import count
+from calibrant.calibrators._solvers.newton import Solution, least_log_loss
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Vector
+from calibrant.records import count
 
 FLAT = 1e-6  # the slope, in units of the root of the curvature, at which the fit ends
 APART = 1e-3  # nats a row

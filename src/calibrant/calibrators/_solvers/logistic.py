@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 
 STEPS = 100
 CLOSE = 1e-10  # the gain in nats a row at which the search ends; what a further Newton step gains is about its square

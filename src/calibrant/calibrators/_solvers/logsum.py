@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.facts import buffer, in_chunks
-from calibrant.nouns import Vector
+from calibrant.predictions.facts import buffer, in_chunks
+from calibrant.predictions.types import Vector
 
 LARGEST = 4  # logits of a row that are kept exactly
 EXACT = 16  # classes up to which all are

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
 
 State = dict[str, Tensor]
 Link = Callable[[Vector], tuple[Vector, Vector]]  # output -> beta = 1/T and its derivative

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.facts import buffer, in_chunks
-from calibrant.fitting.rows import Rows
+from calibrant.predictions.facts import buffer, in_chunks
+from calibrant.predictions.fit_data import Rows
 
 REACH = 10.0  # T is sought within e^±10 of the scale of the logits
 CLOSE = 1e-8  # the error in log T at which the search ends

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from calibrant.calibrators.logsum import LogSum
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector
+from calibrant.calibrators._solvers.logsum import LogSum
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Vector
 
 BINS, WIDTH, ROUND = 15, 0.05, 1e-3  # soft bins, the standard deviation of their kernel, Charbonnier's delta
 SMOOTHING = 0.05

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from calibrant.calibrators._solvers.order import argmax_kept
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.order import argmax_kept
-from calibrant.facts import CHUNK, GPU_CHUNK
+from calibrant.predictions.facts import CHUNK, GPU_CHUNK
 
 Lift = Literal["one_vs_rest", "pooled", "top_label", "tempered"]
 FAR = 1e30  # log odds are kept within this, so that their differences are finite in float32

@@ -8,9 +8,9 @@ from typing import TypeVar, get_args
 import numpy as np
 from torch import Tensor
 
-from calibrant.calibrators.lifting import Lift, by_parts, log_odds, shifted, top_log_odds
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Array, Vector
+from calibrant.calibrators._solvers.one_vs_rest import Lift, by_parts, log_odds, shifted, top_log_odds
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Array, Vector
 
 SHARED = 1_000_000  # pairs of row and class, at most, from which a class without rows borrows its map
 Solution = TypeVar("Solution")

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.fitting.rows import Rows
-from calibrant.words import percent
+from calibrant.predictions.fit_data import Rows
+from calibrant.records import percent
 
 ON = 1e-5  # an entropy so little below the threshold (a share of it) is on it: rounding must not decide
 

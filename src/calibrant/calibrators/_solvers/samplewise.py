@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from calibrant.calibrators._solvers.indicators import look
+from calibrant.calibrators._solvers.network import Network, output
+from calibrant.calibrators._solvers.newton import least_log_loss
+from calibrant.calibrators._solvers.objectives import Scaled
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.indicators import look
-from calibrant.calibrators.network import Network, output
-from calibrant.calibrators.newton import least_log_loss
-from calibrant.calibrators.objectives import Scaled
-from calibrant.fitting.rows import Rows
-from calibrant.nouns import Vector
+from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.types import Vector
 
 LEAST, MOST = 0.1, 20.0  # temperatures, in units, between which a fit looks
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.facts import PROB_ZERO
-from calibrant.nouns import Vector
+from calibrant.predictions.facts import PROB_ZERO
+from calibrant.predictions.types import Vector
 
 Table = tuple[Vector, ...]
 

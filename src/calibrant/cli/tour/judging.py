@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from calibrant.auditing import Audit, audit, plan
-from calibrant.evidence import compare
-from calibrant.predictions import Predictions
+from calibrant.evaluation.audit import Audit, audit, plan
+from calibrant.metrics.evidence import compare
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Record
 
 SEED = 0  # of everything that is drawn here: halves of rows, folds, resamples

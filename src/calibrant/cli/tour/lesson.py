@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from calibrant.demo.judging import ALPHA
-from calibrant.demo.shipped import BEFORE
-from calibrant.demo.trained import LOSSES, REPAIRS, named
-from calibrant.records import Record
+from calibrant.cli.tour.judging import ALPHA
+from calibrant.cli.tour.shipped import BEFORE
+from calibrant.cli.tour.trained import LOSSES, REPAIRS, named
+from calibrant.records import Record, count, percent
 from calibrant.report.demo_rows import changed
 from calibrant.report.notation import estimate, number
-from calibrant.words import count, percent
 
 NAMES = {"smart": "SMART", "temperature": "temperature"}
 LOOKS = 2  # at the calibration error of the real network: before and after

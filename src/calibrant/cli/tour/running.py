@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from calibrant.demo import shipped, trained
-from calibrant.demo.judging import FULL, SEED, OnStep, Size
-from calibrant.demo.lesson import headline, lesson
-from calibrant.records import Findings
-from calibrant.words import count
+from calibrant.cli.tour import shipped, trained
+from calibrant.cli.tour.judging import FULL, SEED, OnStep, Size
+from calibrant.cli.tour.lesson import headline, lesson
+from calibrant.records import Findings, count
 
 RUNS = "runs"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.autocalibration import FOLDS, Choice, autocalibrate
-from calibrant.crossfitting import fit
-from calibrant.demo.judging import SEED, Judged, OnStep, Size, change, judge, steps
-from calibrant.predictions import Predictions
+from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate
+from calibrant.calibrators.cross_fit import fit
+from calibrant.cli.tour.judging import SEED, Judged, OnStep, Size, change, judge, steps
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Record
-from calibrant.selection.certifying import certify
-from calibrant.selection.evaluating import Evaluation, evaluate
+from calibrant.selection.certification import certify
+from calibrant.selection.evaluation import Evaluation, evaluate
 from calibrant.selection.policy import Policy
 
 FILE = Path(__file__).with_name("cifar100_resnet32.npz")

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calibrant import curves
-from calibrant.crossfitting import fit
-from calibrant.demo.judging import SEED, Judged, OnStep, Size, change, judge, owned, steps
-from calibrant.predictions import Predictions
+from calibrant.calibrators.cross_fit import fit
+from calibrant.cli.tour.judging import SEED, Judged, OnStep, Size, change, judge, owned, steps
+from calibrant.metrics import curves
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Record
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import FACTS, Run
-from calibrant.training.running import together
+from calibrant.training.train import together
 
 DATASET, MODEL = "digits", "lenet"
 LOSSES = ("cross_entropy", "focal", "ada_focal", "seca", "au")

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.batch import check_shapes, entropy_of, surest
-from calibrant.nouns import Labels, Logits, PerSample, Scalar, widened
+from calibrant.losses.functional import check_shapes, entropy_of, surest
+from calibrant.predictions.types import Labels, Logits, PerSample, Scalar, widened
 from calibrant.registry import PENALTIES
 
 

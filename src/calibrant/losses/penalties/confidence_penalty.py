@@ -1,7 +1,7 @@
 """The entropy of the predictions, with a minus."""
 
-from calibrant.batch import entropy
-from calibrant.nouns import Labels, Logits, Scalar
+from calibrant.losses.functional import entropy
+from calibrant.predictions.types import Labels, Logits, Scalar
 from calibrant.registry import PENALTIES
 
 

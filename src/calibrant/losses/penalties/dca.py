@@ -1,7 +1,7 @@
 """The gap between mean confidence and accuracy of a batch."""
 
-from calibrant.batch import top
-from calibrant.nouns import Labels, Logits, Scalar
+from calibrant.losses.functional import top
+from calibrant.predictions.types import Labels, Logits, Scalar
 from calibrant.registry import PENALTIES
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from calibrant.batch import top, true_nll
-from calibrant.nouns import Labels, Logits, Scalar, widened
+from calibrant.losses.functional import top, true_nll
+from calibrant.predictions.types import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
 

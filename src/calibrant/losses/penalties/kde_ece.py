@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from calibrant.batch import check_shapes
-from calibrant.nouns import Labels, Logits, Scalar, widened
+from calibrant.losses.functional import check_shapes
+from calibrant.predictions.types import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
 BANDWIDTHS = (*(10 ** (-5 + 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from calibrant.nouns import Labels, Logits, Scalar, widened
+from calibrant.predictions.types import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
 

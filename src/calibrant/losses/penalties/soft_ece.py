@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from calibrant.batch import top
-from calibrant.nouns import Labels, Logits, Scalar
+from calibrant.losses.functional import top
+from calibrant.predictions.types import Labels, Logits, Scalar
 from calibrant.registry import PENALTIES
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.corruptions.drawing import drawn, streams, uniform
-from calibrant.corruptions.pixels import closed, opened
-from calibrant.corruptions.severities import blur_growth, constants
-from calibrant.corruptions.smearing import filtered, streaked, zoomed
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.drawing import drawn, streams, uniform
+from calibrant.training.corruptions.pixels import closed, opened
+from calibrant.training.corruptions.severities import blur_growth, constants
+from calibrant.training.corruptions.smearing import filtered, streaked, zoomed
 
 DISCS = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 LARGE_DISCS = ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5))

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant.corruptions.pixels import check_images, check_severity
+from calibrant.records import count
 from calibrant.registry import CORRUPTIONS
-from calibrant.words import count
+from calibrant.training.corruptions.pixels import check_images, check_severity
 
 CHUNK = 1 << 21  # values in a chunk: float64 copies of it, of which a corruption holds several, take 16 MB each
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.corruptions.drawing import streams, uniform
-from calibrant.corruptions.pixels import closed, opened, pixels
-from calibrant.corruptions.severities import constants, growth
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.drawing import streams, uniform
+from calibrant.training.corruptions.pixels import closed, opened, pixels
+from calibrant.training.corruptions.severities import constants, growth
 
 WARPS = ((0.0, 0.0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96))
 LARGE_WARPS = ((488.0, 170.8, 24.4), (488.0, 19.52, 48.8), (12.2, 2.44, 4.88), (17.08, 2.44, 4.88), (29.28, 2.44, 4.88))

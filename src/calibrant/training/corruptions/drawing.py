@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 
 
 def streams(n: int, generator: torch.Generator | None) -> list[Generator]:

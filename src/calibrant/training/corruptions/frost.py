@@ -7,12 +7,12 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from calibrant.corruptions.drawing import streams, uniform
-from calibrant.corruptions.pixels import closed, opened
-from calibrant.corruptions.plasma import clouds
-from calibrant.corruptions.severities import constants
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.drawing import streams, uniform
+from calibrant.training.corruptions.pixels import closed, opened
+from calibrant.training.corruptions.plasma import clouds
+from calibrant.training.corruptions.severities import constants
 
 # share of the image kept, and share of the frost added
 PANES = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))

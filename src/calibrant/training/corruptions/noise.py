@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.corruptions.drawing import normal, streams, uniform
-from calibrant.corruptions.pixels import closed, opened
-from calibrant.corruptions.severities import constants
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.drawing import normal, streams, uniform
+from calibrant.training.corruptions.pixels import closed, opened
+from calibrant.training.corruptions.severities import constants
 
 
 @CORRUPTIONS.register(family="noise")

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 
 LEAST = 8  # pixels a side: below it a blur is wider than the image
 

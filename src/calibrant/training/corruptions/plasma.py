@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from calibrant.corruptions.drawing import uniform
-from calibrant.nouns import Vector
+from calibrant.predictions.types import Vector
+from calibrant.training.corruptions.drawing import uniform
 
 
 def clouds(rows: Sequence[Generator], h: int, w: int, decay: float) -> Vector:

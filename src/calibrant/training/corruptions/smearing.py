@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from calibrant.nouns import Array, Vector
+from calibrant.predictions.types import Array, Vector
 
 
 def filtered(values: Vector, kernel: Vector) -> Vector:

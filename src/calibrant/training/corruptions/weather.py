@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.corruptions.drawing import normal, streams, uniform
-from calibrant.corruptions.pixels import closed, opened
-from calibrant.corruptions.plasma import clouds
-from calibrant.corruptions.severities import blur_growth, constants
-from calibrant.corruptions.smearing import streaked, zoomed
 from calibrant.registry import CORRUPTIONS
+from calibrant.training.corruptions.drawing import normal, streams, uniform
+from calibrant.training.corruptions.pixels import closed, opened
+from calibrant.training.corruptions.plasma import clouds
+from calibrant.training.corruptions.severities import blur_growth, constants
+from calibrant.training.corruptions.smearing import streaked, zoomed
 
 # of the flakes: mean, spread, size, threshold, radius and width of the streak; then the share of the image kept
 FLAKES = (

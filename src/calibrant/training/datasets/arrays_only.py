@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 
 BYTES = ("u1", b"u1")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.datasets import arrays_only
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.sources import Source
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 from calibrant.registry import DATASETS
+from calibrant.training.datasets import arrays_only
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.sources import Source
 
 Reader = Callable[[Sequence[Path]], tuple[Part, Part]]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.datasets.cifar import CLASSES10, MEAN10, STD10
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.sources import Source
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 from calibrant.registry import DATASETS, nearest
+from calibrant.training.datasets.cifar import CLASSES10, MEAN10, STD10
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.sources import Source
 
 CIFAR10_C = Source("cifar10_c", "CIFAR-10-C.tar of Hendrycks & Dietterich from Zenodo", ("cifar10_c", "CIFAR-10-C"))
 NAMES = """

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.datasets.images import Images
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
+from calibrant.training.datasets.images import Images
 
 
 @dataclass(frozen=True, eq=False)

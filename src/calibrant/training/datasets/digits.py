@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.splits import split
 from calibrant.registry import DATASETS
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.splits import split
 
 
 @DATASETS.register(kind="images", k=10, channels=1, side=8)

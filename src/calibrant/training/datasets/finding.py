@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calibrant.datasets.dataset import Dataset
 from calibrant.registry import DATASETS, nearest
+from calibrant.training.datasets.dataset import Dataset
 
 VARIABLE = "CALIBRANT_DATA"
 

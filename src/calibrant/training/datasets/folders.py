@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.images import Images
-from calibrant.datasets.sources import Source
 from calibrant.registry import DATASETS
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.images import Images
+from calibrant.training.datasets.sources import Source
 
 TINY = Source(
     "tiny_imagenet",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.sources import Source
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 from calibrant.registry import DATASETS
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.sources import Source
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 ENDINGS = ("", ".gz")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.nouns import Array
+from calibrant.predictions.types import Array
 
 THREADS = 8  # Pillow lets go of the interpreter while it decodes; more threads than cores hide the disk
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.datasets.rounding import Table, apportioned
+from calibrant.training.datasets.rounding import Table, apportioned
 
 
 def split(labels: Tensor, sizes: Mapping[str, int | float], *, seed: int) -> dict[str, Tensor]:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.sources import Source
 from calibrant.registry import DATASETS
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.sources import Source
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
 SVHN = Source(

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from calibrant.datasets.dataset import Dataset, Part
-from calibrant.datasets.sources import Source
-from calibrant.datasets.words import Words
 from calibrant.registry import DATASETS
+from calibrant.training.datasets.dataset import Dataset, Part
+from calibrant.training.datasets.sources import Source
+from calibrant.training.datasets.words import Words
 
 NEWSGROUPS = Source(
     "newsgroups20",

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.models.attention import Attention, feed_forward, truncated_normal
-from calibrant.models.classifier import Classifier
-from calibrant.models.vocabularies import PADDING, admit
-from calibrant.nouns import Features
+from calibrant.predictions.types import Features
 from calibrant.registry import MODELS
+from calibrant.training.models.attention import Attention, feed_forward, truncated_normal
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.vocabularies import PADDING, admit
 
 DROPOUT = 0.1
 

@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import activated, admit, he_normal, pooled
-from calibrant.models.residual import basic, stages, without_parameters
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import activated, admit, he_normal, pooled
+from calibrant.training.models.residual import basic, stages, without_parameters
 
 
 @MODELS.register(takes="images")

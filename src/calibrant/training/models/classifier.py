@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from calibrant.nouns import Features, Logits
+from calibrant.predictions.types import Features, Logits
 
 
 class Classifier(nn.Module):

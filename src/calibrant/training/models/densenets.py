@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import SMALL, activated, admit, convolution, he_normal, large_stem, pooled
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import SMALL, activated, admit, convolution, he_normal, large_stem, pooled
 
 GROWTH = 32
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.timm_models import from_timm
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.timm_models import from_timm
 
 TIMM = "timm:"
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import SMALL, activated, admit, he_normal, large_stem, pooled
-from calibrant.models.residual import Block, basic, bottleneck, projection, stages
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import SMALL, activated, admit, he_normal, large_stem, pooled
+from calibrant.training.models.residual import Block, basic, bottleneck, projection, stages
 
 
 @MODELS.register(takes="images")

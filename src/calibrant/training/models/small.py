@@ -2,9 +2,9 @@
 
 from torch import nn
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import activated, admit, he_normal, pooled
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import activated, admit, he_normal, pooled
 
 
 @MODELS.register(takes="images")

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.vocabularies import PADDING, admit
-from calibrant.nouns import Features
+from calibrant.predictions.types import Features
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.vocabularies import PADDING, admit
 
 SIZES = (3, 4, 5)
 FILTERS = 100

@@ -3,8 +3,8 @@
 import importlib
 from typing import Any
 
-from calibrant.models.classifier import Classifier
 from calibrant.registry import nearest
+from calibrant.training.models.classifier import Classifier
 
 
 def from_timm(name: str, k: int, *, channels: int, side: int) -> Classifier:

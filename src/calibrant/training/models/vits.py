@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.models.attention import Attention, feed_forward, truncated_normal
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import SMALL, admit
-from calibrant.nouns import Features
+from calibrant.predictions.types import Features
 from calibrant.registry import MODELS
+from calibrant.training.models.attention import Attention, feed_forward, truncated_normal
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import SMALL, admit
 
 
 class PreNorm(nn.Module):

@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from calibrant.models.classifier import Classifier
-from calibrant.models.convolutions import activated, admit, convolution, he_normal, pooled
-from calibrant.models.residual import basic, projection, stages
 from calibrant.registry import MODELS
+from calibrant.training.models.classifier import Classifier
+from calibrant.training.models.convolutions import activated, admit, convolution, he_normal, pooled
+from calibrant.training.models.residual import basic, projection, stages
 
 
 class PreActivation(nn.Module):

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.batch import true_nll
-from calibrant.shifts.climbing import Channels, Objective, Walk, climbed
+from calibrant.losses.functional import true_nll
+from calibrant.training.shifts.climbing import Channels, Objective, Walk, climbed
 
 
 def fgsm(  # noqa: PLR0913  two of them are what is attacked, the others have defaults

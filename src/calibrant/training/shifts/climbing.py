@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from calibrant.collecting import evaluating
+from calibrant.predictions.collect import evaluating
 
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Channels: TypeAlias = Sequence[float] | None

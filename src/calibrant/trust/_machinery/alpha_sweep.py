@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from calibrant.metrics.ranking import tnr, tpr
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
 from calibrant.trust.heads import Kind
 from calibrant.trust.steep_slope import SteepSlope, steep_slope_loss

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.nouns import Confidence
+from calibrant.metrics.delong import paired_auroc
+from calibrant.predictions.types import Confidence
 from calibrant.trust.learning import SURE
-from calibrant.trust.placements import paired_auroc
 from calibrant.trust.predictor import Onlooker
 
 

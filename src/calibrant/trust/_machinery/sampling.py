@@ -10,8 +10,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from calibrant.batch import entropy_of
-from calibrant.nouns import Confidence, Labels, Logits, PerSample
+from calibrant.losses.functional import entropy_of
+from calibrant.predictions.types import Confidence, Labels, Logits, PerSample
 
 Stacked = Tensor  # (s, n, k)
 Average = Literal["probs", "logits"]

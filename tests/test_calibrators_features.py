@@ -17,7 +17,7 @@ from calibrant.calibrators.group import Group
 from calibrant.calibrators.meta import MetaAcc, MetaMis
 from calibrant.calibrators.procal import Procal
 from calibrant.calibrators.temperature import Temperature
-from calibrant.io.load import load
+from calibrant.io.sealed import load
 from calibrant.predictions.fit_data import Rows
 from calibrant.predictions.predictions import Predictions
 

@@ -9,7 +9,7 @@ import pytest
 
 from calibrant.cli import main
 from calibrant.io import files
-from calibrant.io.load import load
+from calibrant.io.sealed import load
 from calibrant.registry import ALL, LOSSES
 
 PROGRAM = [sys.executable, "-c", "from calibrant.cli import main; main()"]

@@ -539,7 +539,7 @@ def test_the_folder_comes_from_the_argument_or_the_environment(tmp_path, monkeyp
 
 
 def test_wrong_names_and_options_are_answered_with_the_near_ones(tmp_path):
-    with pytest.raises(KeyError, match=r"calibrant\.datasets has no 'cifar1O'\. Did you mean 'cifar1"):
+    with pytest.raises(KeyError, match=r"calibrant\.training\.datasets has no 'cifar1O'\. Did you mean 'cifar1"):
         load("cifar1O", tmp_path)
     with pytest.raises(ValueError, match=r"among vocabulary, length; got 'lenght'\. Did you mean 'length'"):
         load("dbpedia", tmp_path, {"lenght": 3})

@@ -6,7 +6,6 @@ import logging
 import sys
 import warnings
 from dataclasses import replace
-from types import MappingProxyType
 
 import onnx
 import pytest
@@ -17,7 +16,6 @@ from torch.nn.functional import logsigmoid
 
 from calibrant.calibrators import export
 from calibrant.calibrators.export import CLOSE, LOST, to_onnx, to_program, verify
-from calibrant.calibrators.probing import width
 from calibrant.calibrators.temperature import Temperature
 from calibrant.registry import CALIBRATORS
 
@@ -38,8 +36,6 @@ def test_every_method_gives_its_numbers_as_a_program_and_as_onnx_for_any_number_
     program = to_program(cal)
     for n in (1, 2, 50):
         torch.testing.assert_close(program.module()(*probe(name, n=n)), cal(*probe(name, n=n)), rtol=1e-5, atol=1e-5)
-    if CALIBRATORS.entry(name).facts.get("no_onnx"):
-        return
     monkeypatch.setattr(export, "to_program", lambda calibrator: program)  # traced once is enough
     to_onnx(cal, path)
     model = onnx.load(path)
@@ -61,7 +57,7 @@ def test_every_method_gives_its_numbers_as_a_program_and_as_onnx_for_any_number_
 def test_the_number_of_features_is_known_even_where_the_fit_did_not_help(name):
     cal = copy.deepcopy(fitted(name))
     cal.fitted = replace(cal.fitted, identity=True)
-    assert width(cal) == D
+    assert cal.probe(1)[1].shape[1] == D
 
 
 def test_large_logits_and_infinite_terms_are_right_where_onnxruntime_is_not(tmp_path, monkeypatch):
@@ -119,13 +115,6 @@ def test_a_graph_that_differs_is_not_written(unchanged, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"temperature was not written: its ONNX graph differs from the module by \d"):
         to_onnx(fitted("temperature"), tmp_path / "cal.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_method_without_an_onnx_form_says_why(tmp_path, monkeypatch):
-    facts = MappingProxyType({"keeps_argmax": True, "no_onnx": "it looks rows up in a table."})
-    monkeypatch.setattr(CALIBRATORS, "facts_of", lambda method: facts)
-    with pytest.raises(ValueError, match=r"^temperature cannot be written as ONNX: it looks rows up in a table\.$"):
-        to_onnx(fitted("temperature"), tmp_path / "cal.onnx")
 
 
 def test_a_method_that_the_exporter_does_not_understand_is_named(tmp_path, monkeypatch):

@@ -604,7 +604,7 @@ def test_bad_sizes_get_one_sentence(name, sizes, message):
 
 
 def test_bad_names_classes_and_lengths_get_one_sentence():
-    with pytest.raises(KeyError, match=r"calibrant\.models has no 'resnet33'\. Did you mean 'resnet"):
+    with pytest.raises(KeyError, match=r"calibrant\.training\.models has no 'resnet33'\. Did you mean 'resnet"):
         make("resnet33", 10, **IMAGES)
     with pytest.raises(ValueError, match=r"^k must be a number of classes, at least 1; got 0\.$"):
         make("mlp", 0, **IMAGES)

@@ -18,9 +18,8 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
 from calibrant.calibrators.identity import Identity
-from calibrant.calibrators.saving import save
 from calibrant.calibrators.temperature import Temperature
-from calibrant.io.load import load
+from calibrant.io.sealed import load
 from calibrant.registry import CALIBRATORS
 
 
@@ -28,7 +27,7 @@ from calibrant.registry import CALIBRATORS
 def good(tmp_path_factory):
     """A good file, as bytes."""
     path = tmp_path_factory.mktemp("good") / "cal.safetensors"
-    save(fitted("temperature"), path)
+    fitted("temperature").save(path)
     return path.read_bytes()
 
 
@@ -94,15 +93,15 @@ def test_the_tensors_of_a_method_may_not_be_missing(name, tmp_path):
 
 def test_a_path_may_be_text_and_a_file_is_written_over_at_once(tmp_path):
     path = tmp_path / "cal.safetensors"
-    save(Identity.fit(rows()["logits"], rows()["labels"]), str(path))
+    Identity.fit(rows()["logits"], rows()["labels"]).save(str(path))
     assert load(str(path)).name == "identity"
-    save(fitted("temperature"), path)
+    fitted("temperature").save(path)
     assert load(path).name == "temperature"
     assert [p.name for p in tmp_path.iterdir()] == ["cal.safetensors"]
 
 
 def test_the_same_calibrator_gives_the_same_bytes(good, tmp_path):
-    save(fitted("temperature"), tmp_path / "cal.safetensors")
+    fitted("temperature").save(tmp_path / "cal.safetensors")
     assert (tmp_path / "cal.safetensors").read_bytes() == good
 
 
@@ -118,7 +117,7 @@ def test_infinite_and_missing_numbers_survive(tmp_path):
         "word": "inf",
         "none": None,
     }
-    save(cal, tmp_path / "cal.safetensors")
+    cal.save(tmp_path / "cal.safetensors")
     back = load(tmp_path / "cal.safetensors")
     assert repr(back.fitted) == repr(cal.fitted)
     assert repr(back.settings) == repr(cal.settings)
@@ -128,13 +127,13 @@ def test_infinite_and_missing_numbers_survive(tmp_path):
 def test_a_fit_at_its_bound_comes_back(tmp_path):
     with pytest.warns(UserWarning, match="every row is right"):
         cal = Temperature.fit(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
-    save(cal, tmp_path / "cal.safetensors")
+    cal.save(tmp_path / "cal.safetensors")
     assert repr(load(tmp_path / "cal.safetensors")) == repr(cal)
 
 
 def test_another_type_of_tensor_comes_back_as_it_is(tmp_path):
     cal = Temperature.fit(rows()["logits"], rows()["labels"]).float()
-    save(cal, tmp_path / "cal.safetensors")
+    cal.save(tmp_path / "cal.safetensors")
     assert load(tmp_path / "cal.safetensors").temperature.dtype == torch.float32
 
 
@@ -143,13 +142,13 @@ def test_settings_that_json_would_change_are_refused(odd, tmp_path):
     cal = Temperature.fit(rows()["logits"], rows()["labels"])
     cal.settings = {"odd": odd}
     with pytest.raises(ValueError, match="settings must be plain JSON"):
-        save(cal, tmp_path / "cal.safetensors")
+        cal.save(tmp_path / "cal.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "cal.safetensors"
-    save(fitted("identity"), path)
+    fitted("identity").save(path)
     before = path.read_bytes()
 
     def full(descriptor):
@@ -157,7 +156,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        save(fitted("temperature"), path)
+        fitted("temperature").save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["cal.safetensors"]
 
@@ -168,9 +167,9 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path):
     with pytest.raises(ValueError, match=r"must be a file; it is a folder"):
         load(tmp_path)
     with pytest.raises(ValueError, match="must be a file name; it is a folder"):
-        save(fitted("identity"), tmp_path)
+        fitted("identity").save(tmp_path)
     with pytest.raises(FileNotFoundError, match="none does not exist; make the folder first"):
-        save(fitted("identity"), tmp_path / "none" / "cal.safetensors")
+        fitted("identity").save(tmp_path / "none" / "cal.safetensors")
 
 
 def test_what_is_wrong_is_said(good, tmp_path):

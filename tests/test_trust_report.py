@@ -15,7 +15,7 @@ from calibrant.cli import main
 from calibrant.evaluation.ood import outlier_records
 from calibrant.evaluation.trust_report import trust_report
 from calibrant.io.files import read
-from calibrant.io.load import load
+from calibrant.io.sealed import load
 from calibrant.metrics.curves import trust_histogram
 from calibrant.metrics.evidence import compare
 from calibrant.predictions.predictions import Predictions

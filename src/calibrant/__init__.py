@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation.audit import Audit as Audit
     from calibrant.evaluation.audit import audit as audit
     from calibrant.evaluation.trust_report import trust_report as trust_report
-    from calibrant.io.load import load as load
+    from calibrant.io.sealed import load as load
     from calibrant.losses.criterion import Criterion as Criterion
     from calibrant.predictions.collect import collect as collect
     from calibrant.predictions.predictions import Predictions as Predictions
@@ -44,7 +44,7 @@ _HOMES = {
     "audit": "evaluation.audit",
     "Audit": "evaluation.audit",
     "autocalibrate": "calibrators.autocalibrate",
-    "load": "io.load",
+    "load": "io.sealed",
     "collect": "predictions.collect",
     "Criterion": "losses.criterion",
     "adjust_prior": "calibrators.prior",

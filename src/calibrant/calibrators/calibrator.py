@@ -1,16 +1,16 @@
-"""What every calibrator is: fitted tensors, a map from logits to logits, and the story of its fit."""
+"""The base class of calibrators: fitted tensors, a map from logits to logits, and a report of the fit."""
 
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators._solvers.order import argmax_kept
+from calibrant.io.sealed import CALIBRATOR, Contents, write
 from calibrant.predictions.facts import from_logits
 from calibrant.predictions.fit_data import Rows, checked
 from calibrant.predictions.predictions import Predictions
@@ -52,6 +52,7 @@ class Objective:
 
 
 Fitted = TypeVar("Fitted", bound="Calibrator")
+PROBED = 1_000_000  # classes up to which what was loaded is tried on a row
 
 
 class Calibrator(nn.Module):
@@ -62,6 +63,9 @@ class Calibrator(nn.Module):
     1 of two, and come back in that shape; half precision comes back as float32. Add a method by subclassing: ``fit``
     ends with ``cls.made(rows, state, settings)``, and ``map`` says what it does to (n, k) logits.
     """
+
+    story: ClassVar[type] = Fit
+    feature_tensor: ClassVar[str] = ""  # of a method that reads features: the tensor whose last dimension is theirs
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: Fit) -> None:
         super().__init__()
@@ -164,15 +168,42 @@ class Calibrator(nn.Module):
         """Say in a few words what was fitted."""
         return f"{count(self.n_parameters)} numbers"
 
-    def save(self, path: str | Path) -> None:
-        """Write the calibrator to a .safetensors file, which `calibrant.load` reads; no pickle is involved."""
-        from calibrant.calibrators.saving import save
+    def probe(self, n: int) -> tuple[Tensor, ...]:
+        """Return n random rows that it can be called with, always the same: small logits first, then large."""
+        source = torch.Generator().manual_seed(0)
+        logits = torch.randn(n, self.fitted.k, generator=source) * torch.logspace(-1, 2, n)[:, None]
+        if not self.needs_features:
+            return (logits,)
+        return logits, torch.randn(n, getattr(self, self.feature_tensor).shape[-1], generator=source)
 
-        save(self, path)
+    def save(self, path: str | Path) -> None:
+        """Write it to a .safetensors file, all of it or nothing; `calibrant.load` reads it. No pickle is involved.
+
+        Example:
+            >>> import calibrant, tempfile
+            >>> from calibrant.calibrators.temperature import Temperature
+            >>> cal = Temperature.fit(torch.tensor([[4.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1]))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     cal.save(f"{folder}/cal.safetensors")
+            ...     calibrant.load(f"{folder}/cal.safetensors").temperature == cal.temperature
+            tensor(True)
+        """
+        write(Contents(self.name, self.state_dict(), self.settings, self.fitted), CALIBRATOR, Path(path))
+
+    @classmethod
+    def rebuilt(cls: "type[Fitted]", contents: Contents) -> Fitted:
+        """Build a saved calibrator and try it: what does not fit the method fails now, and not in production."""
+        made = cls(contents.state, contents.settings, contents.fit)
+        if made.fitted.k <= PROBED:
+            with torch.no_grad():
+                out = made(*made.probe(1))
+            if not bool(out.isfinite().all()):
+                raise ValueError("its numbers are not finite")
+        return made
 
     def to_onnx(self, path: str | Path) -> None:
         """Write the calibrator as an ONNX graph from logits to logits, checked against this module; needs onnx."""
-        from calibrant.calibrators.export import to_onnx
+        from calibrant.calibrators.export import to_onnx  # the exporters of torch are slow to import
 
         to_onnx(self, path)
 
@@ -181,3 +212,18 @@ def log_loss(logits: Tensor, labels: Tensor) -> float:
     """Return the mean log loss of logits, in float64."""
     value = float(from_logits(logits, labels).nll.mean())
     return value if math.isfinite(value) else math.inf
+
+
+def argmax_kept(logits: Tensor, calibrated: Tensor) -> Tensor:
+    """Return the calibrated logits with the argmax of the logits.
+
+    An increasing map keeps the order of two numbers or, by rounding, makes them equal; then the first of them would
+    win. In such a row, and only there, the rightful largest is lifted by one rounding unit above the rest.
+    """
+    top = logits.argmax(1, keepdim=True)
+    moved = calibrated.argmax(1, keepdim=True) != top
+    best = calibrated.amax(1, keepdim=True)
+    unit = torch.finfo(calibrated.dtype)
+    lifted = best + (best.abs() * unit.eps).clamp(min=unit.tiny)
+    mine = torch.arange(logits.shape[1], device=logits.device) == top
+    return torch.where(moved & mine, lifted, calibrated)

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,8 @@ from torch.export import Dim, ExportedProgram
 from torch.nn.functional import logsigmoid, softplus
 from torch.overrides import TorchFunctionMode
 
-from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.probing import probe
 from calibrant.io.atomic import write_whole
 from calibrant.records import versions
-from calibrant.registry import CALIBRATORS
 
 CLOSE = 1e-5  # how far ONNX may be from the module, relative to values above 1,
 LOST = 10  # or by how many times what float32 loses to float64 in that row
@@ -32,7 +29,27 @@ NAMES = ("logits", "features")
 ROWS = Dim("n", max=2**40)  # a bound, since older exporters stumble over a slice to the end of a longer tensor
 
 
-def to_program(calibrator: Calibrator) -> ExportedProgram:
+@runtime_checkable
+class Exportable(Protocol):
+    """What is asked of a calibrator here: its name, rows to try it on, and a call."""
+
+    needs_features: bool
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+
+    def probe(self, n: int) -> tuple[Tensor, ...]:
+        """Return n rows that it can be called with."""
+
+    def __call__(self, logits: Tensor, features: Tensor | None = None, /) -> Tensor:
+        """Calibrate logits."""
+
+    def cpu(self) -> Any:
+        """Move it to the CPU, as a module does."""
+
+
+def to_program(calibrator: Exportable) -> ExportedProgram:
     """Return the calibrator as a torch program for any number of rows.
 
     Example:
@@ -41,23 +58,20 @@ def to_program(calibrator: Calibrator) -> ExportedProgram:
         >>> to_program(cal).module()(torch.tensor([[4.0, 0.0]])).softmax(1)
         tensor([[0.7500, 0.2500]])
     """
-    example = probe(calibrator, 3)
+    example = calibrator.probe(3)
     with _exporting(calibrator):
         shapes = tuple({0: ROWS} for _ in example)
         return torch.export.export(_Nested(calibrator).eval(), example, dynamic_shapes=shapes, strict=False)
 
 
-def to_onnx(calibrator: Calibrator, path: str | Path, *, opset: int | None = None) -> None:
+def to_onnx(calibrator: Exportable, path: str | Path, *, opset: int | None = None) -> None:
     """Write the calibrator as an ONNX graph; where onnxruntime is installed, only if it gives the same output.
 
     ``opset`` is the version of the operators; None takes the exporter's own.
     """
-    reason = CALIBRATORS.facts_of(type(calibrator)).get("no_onnx")
-    if reason:
-        raise ValueError(f"{calibrator.name} cannot be written as ONNX: {reason.rstrip('.')}.")
     model = _model(calibrator, opset)
     if importlib.util.find_spec("onnxruntime"):
-        rows = probe(calibrator, PROBES)
+        rows = calibrator.probe(PROBES)
         off = _difference(calibrator, model, rows)
         if not bool((off <= CLOSE + LOST * _lost(calibrator, rows)).all()):
             most = float(off.amax())
@@ -67,7 +81,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path, *, opset: int | None = Non
     write_whole(model, Path(path))
 
 
-def verify(calibrator: Calibrator, path: str | Path, logits: Tensor, features: Tensor | None = None) -> float:
+def verify(calibrator: Exportable, path: str | Path, logits: Tensor, features: Tensor | None = None) -> float:
     """Return how far an ONNX file is from the calibrator on some rows: the largest difference of two outputs.
 
     Differences are relative where the calibrated logit is larger than 1: float32 has seven digits.
@@ -79,7 +93,7 @@ def verify(calibrator: Calibrator, path: str | Path, logits: Tensor, features: T
     return float(off.amax())
 
 
-def _model(calibrator: Calibrator, opset: int | None) -> bytes:
+def _model(calibrator: Exportable, opset: int | None) -> bytes:
     onnx, _ = _package("onnx"), _package("onnxscript")
     program, names = to_program(calibrator), NAMES[: 1 + calibrator.needs_features]
     with _exporting(calibrator):
@@ -144,7 +158,7 @@ class _Exact(TorchFunctionMode):
 class _Nested(nn.Module):
     """A calibrator whose buffers are called ``calibrator.mean``: older exporters take ``mean`` for the operator."""
 
-    def __init__(self, calibrator: Calibrator) -> None:
+    def __init__(self, calibrator: Exportable) -> None:
         super().__init__()
         self.calibrator = copy.deepcopy(calibrator).cpu()
 
@@ -153,7 +167,7 @@ class _Nested(nn.Module):
             return self.calibrator(logits, features)
 
 
-def _difference(calibrator: Calibrator, model: bytes, rows: tuple[Tensor, ...]) -> Tensor:
+def _difference(calibrator: Exportable, model: bytes, rows: tuple[Tensor, ...]) -> Tensor:
     """Return the largest difference in each row."""
     onnxruntime = _package("onnxruntime")
     options = onnxruntime.SessionOptions()
@@ -163,11 +177,11 @@ def _difference(calibrator: Calibrator, model: bytes, rows: tuple[Tensor, ...]) 
     return _apart(_run(calibrator, rows), torch.from_numpy(given))
 
 
-def _lost(calibrator: Calibrator, rows: tuple[Tensor, ...]) -> Tensor:
+def _lost(calibrator: Exportable, rows: tuple[Tensor, ...]) -> Tensor:
     return _apart(_run(calibrator, tuple(part.double() for part in rows)), _run(calibrator, rows).double())
 
 
-def _run(calibrator: Calibrator, rows: tuple[Tensor, ...]) -> Tensor:
+def _run(calibrator: Exportable, rows: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad():
         return copy.deepcopy(calibrator).cpu()(*rows)
 
@@ -186,7 +200,7 @@ def _package(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _exporting(calibrator: Calibrator) -> Iterator[None]:
+def _exporting(calibrator: Exportable) -> Iterator[None]:
     """Silence the exporter, which warns of its own future and of packages that nobody asked for; name who failed."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
     levels = [logger.level for logger in loggers]

@@ -51,6 +51,7 @@ class FeatureClipping(Calibrator):
         (0.87, tensor([0.2488, 0.7512]))
     """
 
+    feature_tensor = "weight"
     clip: Tensor
     weight: Tensor
 

@@ -53,6 +53,7 @@ class Group(Calibrator):
         tensor([0.9000, 0.6000])
     """
 
+    feature_tensor = "weight"
     weight: Tensor
     beta: Tensor
 

@@ -57,6 +57,7 @@ class Procal(Calibrator):
         tensor([0.9800, 0.0000])
     """
 
+    feature_tensor = "reference"
     reference: Tensor
     right: Tensor
     wrong: Tensor

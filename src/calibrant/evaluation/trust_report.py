@@ -75,7 +75,7 @@ def trust_report(  # noqa: PLR0913  the report names everything it takes
     wrong rows there is no such interval, and none is called better.
 
     ``shifted`` maps the name of a shift to predictors judged on its rows; ``sweep`` has columns alpha, loss, tpr and
-    tnr; ``outliers`` are records of `calibrant.evaluation.ood.outlier_records` to show beside. ``resamples`` is 200; fewer,
+    tnr; ``outliers`` are records of `ood.outlier_records` to show beside. ``resamples`` is 200; fewer,
     but at least 100, above 100 000 rows. ``on_step`` is told each predictor before it is measured.
 
     Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021 (steep slope loss).

@@ -1,4 +1,4 @@
-"""What was fitted, as one .safetensors file: its tensors, and one JSON text that says what they are. No pickle.
+"""Save and load what was fitted: one .safetensors file with its tensors and a JSON text that describes them. No pickle.
 
 The JSON text (key ``calibrant`` of the file's metadata) holds the format and its version, the method, its settings, the
 story of the fit, package versions, and a digest of the whole file as it reads with the digest's own place zeroed: no
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from calibrant.io.atomic import write_whole
 from calibrant.records import versions
+from calibrant.registry import CALIBRATORS, TRUST
 
 KEY = "calibrant"
 UNSEALED = "0" * 64
@@ -41,17 +42,38 @@ class Contents:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: how it is told from others, and how its contents become what was saved.
+    """A kind of file: how it is told from others, and how the class of what it holds is found by name.
 
-    ``noun`` is for sentences, ``story`` the dataclass of a fit. ``rebuilt`` also tries what it built: contents that
-    pass every check here may still not fit the method.
+    ``noun`` is for sentences. The class has a ``story``, the dataclass of its fit, and ``rebuilt``, which makes one from
+    contents and tries it: contents that pass every check here may still not suit the method.
     """
 
     format: str
     version: int
     noun: str
-    story: type
-    rebuilt: Callable[[Contents], Any]
+    method: Callable[[str], Any]
+
+
+CALIBRATOR = Kind("calibrant.calibrator", 1, "calibrator", CALIBRATORS.__getitem__)
+TRUST_PREDICTOR = Kind("calibrant.trust", 1, "trust predictor", TRUST.__getitem__)
+
+
+def load(path: str | Path) -> Any:
+    """Read what `save` of a calibrator or of a trust predictor wrote; it gives the same output, to the last bit.
+
+    What it is stands in the file. Whatever is wrong with the file is a ValueError of one sentence (FileNotFoundError if
+    there is none), and nothing in it is ever executed.
+
+    Example:
+        >>> import tempfile
+        >>> from calibrant.calibrators.identity import Identity
+        >>> cal = Identity.fit(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     cal.save(f"{folder}/cal.safetensors")
+        ...     load(f"{folder}/cal.safetensors").name
+        'identity'
+    """
+    return read(Path(path), (CALIBRATOR, TRUST_PREDICTOR))
 
 
 def write(contents: Contents, kind: Kind, path: Path) -> None:
@@ -127,13 +149,15 @@ def _opened(blob: bytes, record: dict[str, Any], kind: Kind, path: Path) -> Any:
     if _digest(blob, digest) != digest:
         raise ValueError(f"{path} was changed or damaged after it was written: its digest does not match.")
     try:
+        name = _entry(record, "method", str)
+        method = kind.method(name)
         contents = Contents(
-            _entry(record, "method", str),
+            name,
             _state(tensors_of(blob), _entry(record, "tensors", dict)),
             _decoded(_entry(record, "settings", dict)),
-            _story(_decoded(_entry(record, "fit", dict)), kind.story),
+            _story(_decoded(_entry(record, "fit", dict)), method.story),
         )
-        return kind.rebuilt(contents)
+        return method.rebuilt(contents)
     except REFUSALS as error:
         reason = " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
         raise ValueError(f"{path} holds no {kind.noun} that can be used: {reason}.") from None

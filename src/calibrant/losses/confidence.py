@@ -1,4 +1,4 @@
-"""Scores of confidence as `calibrant.metrics.scores` defines them, with their gradient: what a loss may weigh rows by."""
+"""Differentiable confidence scores: what a loss may weight rows by."""
 
 import math
 from collections.abc import Callable

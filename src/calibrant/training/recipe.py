@@ -31,7 +31,7 @@ HOME = resources.files("calibrant.training") / "recipes"
 class Recipe:
     """A data set, a model, an objective, and how one is fitted to the other; a TOML file has the same names.
 
-    ``paper`` and ``row`` choose among the objectives of `calibrant.losses.presets`: with the paper "seca-paper" the loss
+    ``paper`` and ``row`` choose among the objectives of `losses.presets`: with the paper "seca-paper" the loss
     "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given; a loss that is no row of
     the paper has the package's defaults. ``validation`` and ``calibration`` are numbers of rows, or shares of them,
     taken from the training set (or the validation set from the test set, as some protocols do). With an

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.predictions.fit_data import Rows, of_call, of_fit
 from calibrant.trust.heads import Kind, check_kind, prepared, z_of
 from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
-from calibrant.trust.own_scores import log_odds, own_scores
+from calibrant.trust.own_scores import SORTED, log_odds, own_scores
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 Made = TypeVar("Made", bound="Learned")
@@ -81,14 +81,20 @@ class Learned(TrustPredictor):
         )
         return cls({name: value.cpu() for name, value in found.net.items()}, settings, fit)
 
+    def feature_width(self) -> int:
+        """Return how many features the head sees beside the classifier's own scores."""
+        width, own = self.settings["width"], min(SORTED, self.fitted.k) + 2 if self.settings["anchor"] else 0
+        if width != self.get_buffer("mean").numel():  # a file may claim anything
+            raise ValueError(f"width must be that of its tensors; got {width!r:.100}")
+        return width - own if self.needs_features else 0
+
     def z(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the head's number of each row of (n, k) logits, trusted above 0."""
         net, wide = dict(self.named_buffers()), logits.double()  # features may have an offset that float32 cannot hold
         odds = self.settings["unit"] * log_odds(wide)
         columns = own_scores(wide) if self.settings["anchor"] else wide[:, :0]
         if self.needs_features:
-            d = self.settings["width"] - columns.shape[1]
-            columns = torch.cat([columns, of_call(features, d, wide)], 1)
+            columns = torch.cat([columns, of_call(features, self.feature_width(), wide)], 1)
         u = prepared(columns[:, : self.settings["width"]], net).to(net["shift"].dtype)
         return z_of(odds, u, net, self.settings["head"])
 

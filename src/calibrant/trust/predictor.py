@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.calibrators.calibrator import PROBED
+from calibrant.io.sealed import TRUST_PREDICTOR, Contents, write
 from calibrant.predictions.collect import answered, batches, device_of, evaluating
 from calibrant.predictions.fit_data import checked, columns
 from calibrant.predictions.predictions import Predictions
@@ -37,6 +39,9 @@ class TrustFit:
     versions: str = field(default_factory=versions)
 
 
+Made = TypeVar("Made", bound="TrustPredictor")
+
+
 class TrustPredictor(nn.Module):
     """A confidence read off a classifier's logits and features: ``trust(logits, features) -> (n,)`` in [0, 1].
 
@@ -46,6 +51,7 @@ class TrustPredictor(nn.Module):
     subclassing: ``fit`` ends with ``cls(state, settings, fitted)``, and ``map`` says what it does.
     """
 
+    story: ClassVar[type] = TrustFit
     estimates_truth = False  # the probability of the true class, in place of the chance of being right
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: TrustFit) -> None:
@@ -107,11 +113,39 @@ class TrustPredictor(nn.Module):
         told = f"{type(self).__name__}: {self.words()}; {count(fit.n)} rows x {fit.k} classes, {count(fit.wrong)} wrong"
         return "\n".join([told, *(f"note: {note}" for note in fit.notes)])
 
-    def save(self, path: str | Path) -> None:
-        """Write the predictor to a .safetensors file, which `calibrant.load` reads; no pickle is involved."""
-        from calibrant.trust.saving import save
+    def feature_width(self) -> int:
+        """Return how many features a row must have; 0 where none are needed."""
+        return 0
 
-        save(self, path)
+    def save(self, path: str | Path) -> None:
+        """Write it to a .safetensors file, all of it or nothing; `calibrant.load` reads it. No pickle is involved.
+
+        A trust score keeps every row it was fitted on, and so does its file. A predictor that reads the classifier's
+        inputs is made of whole networks and cannot be saved so.
+
+        Example:
+            >>> import calibrant, tempfile
+            >>> from calibrant.trust.mcp import Mcp
+            >>> trust = Mcp.fit(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     trust.save(f"{folder}/trust.safetensors")
+            ...     calibrant.load(f"{folder}/trust.safetensors")
+            Mcp: nothing was fitted; 2 rows x 2 classes, 1 wrong
+        """
+        write(Contents(self.name, self.state_dict(), self.settings, self.fitted), TRUST_PREDICTOR, Path(path))
+
+    @classmethod
+    def rebuilt(cls: "type[Made]", contents: Contents) -> Made:
+        """Build a saved predictor and try it: what does not fit the method fails now, and not in production."""
+        made = cls(contents.state, contents.settings, contents.fit)
+        if made.fitted.k <= PROBED:
+            logits = torch.linspace(-1.0, 1.0, made.fitted.k)[None]
+            features = torch.zeros(1, made.feature_width()) if made.needs_features else None
+            with torch.no_grad():
+                confidence = made(logits, features)
+            if not bool(((confidence >= 0) & (confidence <= 1)).all()):
+                raise ValueError("its confidences do not lie in [0, 1]")
+        return made
 
 
 class Onlooker(nn.Module):
@@ -120,6 +154,13 @@ class Onlooker(nn.Module):
     ``classifier`` is the model whose answers are judged. It is held outside of the module's own parts, so that neither
     ``.train()`` nor an optimiser can reach it, and runs in eval mode.
     """
+
+    story: ClassVar[type] = TrustFit
+
+    @classmethod
+    def rebuilt(cls, contents: Contents) -> None:
+        """Refuse: only predictors that read rows are saved."""
+        raise ValueError(f"method must read rows; {contents.method} looks at the classifier's inputs")
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()

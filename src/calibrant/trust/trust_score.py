@@ -99,6 +99,10 @@ class TrustScore(TrustPredictor):
         options = {"filtering": filtering, "alpha": alpha, "k_density": k_density, "neighbour": neighbour}
         return cls(state, {**options, "features": True}, fit)
 
+    def feature_width(self) -> int:
+        """Return how many features each stored row has."""
+        return self.features.shape[1]
+
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the confidence of each row, 1/2 where the predicted class is as far as the nearest other."""
         other, predicted = self._distances(logits, features)
@@ -135,7 +139,7 @@ class TrustScore(TrustPredictor):
 
     def _queries(self, features: Tensor | None) -> Tensor:
         kind = torch.promote_types(torch.float32, self.features.dtype)
-        seen = of_call(features, self.features.shape[1], torch.empty(0, dtype=kind))
+        seen = of_call(features, self.feature_width(), torch.empty(0, dtype=kind))
         if seen.device != self.features.device:
             raise ValueError(f"features must be on {self.features.device}, where the logits are; got {seen.device}.")
         return _small(seen).detach()

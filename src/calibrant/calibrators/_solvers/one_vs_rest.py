@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.calibrators._solvers.order import argmax_kept
-from calibrant.calibrators.calibrator import Calibrator
+from calibrant.calibrators.calibrator import Calibrator, argmax_kept
 from calibrant.predictions.facts import CHUNK, GPU_CHUNK
 
 Lift = Literal["one_vs_rest", "pooled", "top_label", "tempered"]

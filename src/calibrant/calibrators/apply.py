@@ -6,14 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators._solvers.samplewise import Samplewise
 from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate, calibrate, plan
 from calibrant.calibrators.cross_fit import Trial, records
+from calibrant.metrics.bins import assign
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import Features
-from calibrant.records import Record, count, plain
+from calibrant.predictions.types import Features, float64
+from calibrant.records import Curve, Record, count, plain
 from calibrant.registry import CALIBRATORS
 from calibrant.report import comparison
 
@@ -83,6 +86,38 @@ def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, *
         trial = replace(Trial.of(choice.name, after, {}), parameters=fit.n_parameters, seconds=fit.fitted.seconds)
         found = tuple(replace(r, dataset=name) for r in records([Trial.of("identity", rows, {}), trial], groups, seed))
     return Applied(name, rows.understood, after, found, notes)
+
+
+def margin_temperature(calibrator: Samplewise, predictions: Predictions, *, points: int = 60) -> Curve:
+    """Temperature against logit margin: the median, and the tenth and ninetieth percentile, of rows of like margin.
+
+    Rows are cut into ``points`` groups of equal size by margin. Where a calibrator reads the margin alone, as SMART
+    does, the three lines are one.
+
+    Reference: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
+
+    Example:
+        >>> from calibrant.calibrators.smart import Smart
+        >>> logits, labels = 4 * torch.eye(3)[torch.arange(60) % 3], (torch.arange(60) * 7 // 5) % 3
+        >>> curve = margin_temperature(Smart.fit(logits, labels, steps=5), Predictions(logits=logits, labels=labels))
+        >>> curve["margin"]
+        array([4.])
+    """
+    if not isinstance(calibrator, Samplewise):
+        raise TypeError(f"calibrator must give each row a temperature, as Smart does; got {type(calibrator).__name__}.")
+    margin = float64(predictions.facts.logit_margin)
+    with torch.no_grad():
+        t = float64(calibrator.temperature(predictions.logits.double()))
+    place, _ = assign(margin, bins=points, scheme="mass")
+    groups = [place == group for group in np.unique(place)]
+    columns = {
+        "margin": np.array([np.median(margin[g]) for g in groups]),
+        "temperature": np.array([np.median(t[g]) for g in groups]),
+        "low": np.array([np.quantile(t[g], 0.1) for g in groups]),
+        "high": np.array([np.quantile(t[g], 0.9) for g in groups]),
+        "count": np.array([g.sum() for g in groups]),
+    }
+    return Curve("margin_temperature", columns, len(predictions), {"method": calibrator.name})
 
 
 def text(choice: Choice, then: Applied | None) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.calibrators.margins import margin_reliability
 from calibrant.evaluation import advice
 from calibrant.evaluation import subgroups as slices
 from calibrant.evaluation.findings import Report
 from calibrant.metrics import curves
+from calibrant.metrics.curves import margin_reliability
 from calibrant.metrics.evidence import floor, interval, measure
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Findings, Record

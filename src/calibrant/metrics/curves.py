@@ -1,6 +1,7 @@
 """Curves as records: what a figure draws, computed here and nowhere else."""
 
 import numpy as np
+import torch
 from scipy.special import bdtrik, betaincinv
 
 from calibrant.metrics.binned import bin_sums
@@ -70,6 +71,36 @@ def _binomial_quantile(q: float, count: Vector, mean: Vector) -> Vector:
     n, inside = np.maximum(np.round(count), 1), (mean > 0) & (mean < 1)
     found = np.ceil(bdtrik(q, n, np.where(inside, mean, 0.5)) - 1e-9) / n
     return np.where(inside, np.clip(np.nan_to_num(found), 0, 1), mean)
+
+
+def margin_reliability(predictions: Predictions, *, groups: int = 3, bins: int = 8, level: float = 0.9) -> Curve:
+    r"""Reliability within groups of rows of about the same logit margin :math:`z_{(1)} - z_{(2)}`.
+
+    Rows are cut into ``groups`` of equal size by margin, and each gets the bins of `reliability`. A model that
+    is right on average may be over-confident where the margin is small and under-confident where it is large.
+    ``margin_low`` and ``margin_high`` are the margins between which the rows of a group lie.
+
+    Reference: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 1.
+
+    Example:
+        >>> logits = torch.tensor([[3.0, 0.0], [0.5, 0.0], [4.0, 0.0], [0.4, 0.0]])
+        >>> curve = margin_reliability(Predictions(logits=logits, labels=[0, 1, 0, 0]), groups=2, bins=1)
+        >>> curve["margin_high"].round(1), curve["accuracy"]
+        (array([0.5, 4. ]), array([0.5, 1. ]))
+    """
+    if groups < 1:
+        raise ValueError(f"groups must be at least 1; got {groups}.")
+    margin = float64(predictions.facts.logit_margin)
+    place, _ = assign(margin, bins=groups, scheme="mass")
+    columns: dict[str, list[np.ndarray]] = {}
+    for group in np.unique(place).tolist():
+        part = reliability(predictions.take(torch.from_numpy(place == group)), bins=bins, level=level)
+        inside = margin[place == group]
+        about = {"group": group, "margin_low": inside.min(), "margin_high": inside.max()}
+        for name, values in {**{n: np.full(len(part), v) for n, v in about.items()}, **part.columns}.items():
+            columns.setdefault(name, []).append(values)
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return Curve("margin_reliability", joined, len(predictions), {"groups": groups, "bins": bins, "level": level})
 
 
 def reliability_isotonic(predictions: Predictions) -> Curve:

@@ -1,5 +1,6 @@
 """What the README says is what the package does."""
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrant import LAYERS
 from calibrant.registry import ALL, METRICS
 
 ROOT = Path(__file__).parent.parent
@@ -25,29 +27,34 @@ def methods_table():
     return "\n".join(lines)
 
 
-def with_table(text):
-    return re.sub(
-        r"(<!-- methods -->\n).*?(<!-- end of methods -->)",
-        lambda m: m[1] + methods_table() + "\n" + m[2],
-        text,
-        flags=re.S,
-    )
+def listing():
+    """The README's listing of the package, generated: the rooms from the ground up, each in its own words."""
+    lines = ["```", "src/calibrant/"]
+    for room in (room for layer in LAYERS for room in layer):
+        module = importlib.import_module(f"calibrant.{room}")
+        name = f"{room}/" if hasattr(module, "__path__") else f"{room}.py"
+        lines.append(f"  {name:<14} {module.__doc__.partition(chr(10))[0].rstrip('.')}")
+    return "\n".join([*lines, "```"])
 
 
-def test_the_table_of_methods_is_that_of_the_registries():
+def generated(text):
+    """The README with its generated parts written anew: `python tests/test_docs.py` does it."""
+    for name, content in (("methods", methods_table()), ("listing", listing())):
+        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}{content}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def test_what_is_generated_in_the_readme_is_up_to_date():
     assert README.count("| metric | `") == len(METRICS)
-    assert with_table(README) == README, "run `.venv/bin/python tests/test_docs.py` to write the table anew"
+    assert generated(README) == README, "run `.venv/bin/python tests/test_docs.py` to write it anew"
 
 
-def test_the_picture_names_only_folders_and_files_that_exist_or_are_marked_as_planned():
-    listing = README.partition("```\nsrc/calibrant/")[2].partition("```")[0]
-    names = re.findall(r"^  ([\w.]+/?)", listing, re.M)
-    assert len(names) > 10
-    for name in names:
-        assert (ROOT / "src" / "calibrant" / name).exists(), name
-    for path in (ROOT / "src" / "calibrant").iterdir():
-        if path.name not in {"__pycache__", "py.typed", "__init__.py"}:
-            assert path.name + ("/" if path.is_dir() else "") in names, path.name
+def test_the_picture_shows_every_folder_of_the_package_and_no_other():
+    picture = README.partition("```\n")[2].partition("```")[0]
+    rooms = {room for layer in LAYERS for room in layer if (ROOT / "src" / "calibrant" / room).is_dir()}
+    assert set(re.findall(r"(\w+)/", picture)) == rooms
 
 
 def test_the_python_of_the_tour_runs(tmp_path):
@@ -76,4 +83,4 @@ def test_the_commands_of_the_tour_run(line, tmp_path):
 
 
 if __name__ == "__main__":
-    (ROOT / "README.md").write_text(with_table(README))
+    (ROOT / "README.md").write_text(generated(README))

@@ -1,4 +1,4 @@
-"""Record, Curve and Findings: the flat, frozen data that reports read; how counts and shares are written."""
+"""Record, Curve and Findings: the frozen data that reports read, and how counts and shares are written."""
 
 import json
 import math

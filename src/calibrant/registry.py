@@ -1,4 +1,4 @@
-"""Names to methods. A module registers by being imported; nobody edits a list."""
+"""Registries: names -> methods, discovered by importing every module of a folder."""
 
 import difflib
 import importlib

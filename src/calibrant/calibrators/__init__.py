@@ -1,1 +1,1 @@
-"""logits -> logits, fitted on held-out rows."""
+"""Logits -> calibrated logits: post-hoc methods, fitted on held-out rows, compared and exported."""

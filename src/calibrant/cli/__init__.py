@@ -1,7 +1,4 @@
-"""Make a classifier's confidence mean what it says.
-
-Exit codes: 0 fine, 1 a gate failed, 2 bad input or usage, 3 not enough data to decide.
-"""
+"""The calibrant command: audit, calibrate, certify, trust, train, methods, demo."""
 
 import sys
 
@@ -15,7 +12,11 @@ from calibrant.cli.methods import methods_command
 from calibrant.cli.train import train_command
 from calibrant.cli.trust import trust_command
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+HELP = """Make a classifier's confidence mean what it says.
+
+Exit codes: 0 fine, 1 a gate failed, 2 bad input or usage, 3 not enough data to decide.
+"""
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, pretty_exceptions_enable=False)
 app.command("audit")(audit_command)
 app.command("calibrate")(calibrate_command)
 app.command("certify")(certify_command)

@@ -1,1 +1,1 @@
-"""Predictions -> findings: audit, trust report, out-of-distribution rows, gates."""
+"""Predictions -> findings: audit, trust report, out-of-distribution detection, CI gates."""

@@ -1,1 +1,1 @@
-"""Calibrant inside other libraries, one module each; a module is imported by name, and only it imports its library."""
+"""Adapters for scikit-learn, Lightning and transformers, each importing its library only when used."""

@@ -1,1 +1,1 @@
-"""Files in and out: read with bounds, written whole or not at all, sealed by a digest."""
+"""Reading and writing files: predictions, atomic writes, saved calibrators and trust predictors."""

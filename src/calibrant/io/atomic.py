@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 import os
 import uuid
@@ -11,7 +11,7 @@ from calibrant.predictions.types import Array
 
 
 def write_whole(blob: bytes, path: Path) -> None:
-    """Write beside the file and rename, so that a reader sees the old file or the new one, and never a part.
+    """Write to a temporary file and rename it, so that a reader sees the old file or the new one, never a part.
 
     Once this returns, the file survives a loss of power: it and its folder's entry are on the disk.
     """
@@ -37,7 +37,7 @@ def write_whole(blob: bytes, path: Path) -> None:
 
 
 def write_arrays(arrays: dict[str, Array], path: Path) -> None:
-    """Write arrays to an .npz, whole or not at all."""
+    """Write arrays to an .npz atomically."""
     blob = BytesIO()
     np.savez(blob, **arrays)  # type: ignore[arg-type]
     write_whole(blob.getvalue(), path)

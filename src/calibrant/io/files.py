@@ -1,4 +1,4 @@
-"""Predictions from files, .npz, .csv and .parquet, and to .npz. No pickle is read or written."""
+"""Read predictions from .npz, .csv and .parquet files, and write them to .npz. No pickle is read or written."""
 
 import csv
 import zipfile

@@ -1,4 +1,4 @@
-"""Save and load what was fitted: one .safetensors file with its tensors and a JSON text that describes them. No pickle.
+"""Save and load fitted objects: one .safetensors file with the tensors and JSON metadata, sealed by a digest.
 
 The JSON text (key ``calibrant`` of the file's metadata) holds the format and its version, the method, its settings, the
 story of the fit, package versions, and a digest of the whole file as it reads with the digest's own place zeroed: no
@@ -44,8 +44,8 @@ class Contents:
 class Kind:
     """A kind of file: how it is told from others, and how the class of what it holds is found by name.
 
-    ``noun`` is for sentences. The class has a ``story``, the dataclass of its fit, and ``rebuilt``, which makes one from
-    contents and tries it: contents that pass every check here may still not suit the method.
+    ``noun`` is for sentences. The class has a ``story``, the dataclass of its fit, and ``rebuilt``, which makes one
+    from contents and tries it: contents that pass every check here may still not suit the method.
     """
 
     format: str

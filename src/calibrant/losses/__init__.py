@@ -1,1 +1,1 @@
-"""(logits, labels) -> one value per row; Criterion reduces."""
+"""(logits, labels) -> loss per row, and penalties per batch; Criterion combines them."""

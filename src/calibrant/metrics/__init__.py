@@ -1,1 +1,1 @@
-"""Views of Predictions -> one number. A file is a family; the registry finds them by folder."""
+"""Predictions -> numbers and curves, with intervals, noise floors and paired comparisons."""

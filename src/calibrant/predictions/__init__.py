@@ -1,1 +1,1 @@
-"""Arrays, or a model and its data -> Predictions: checked once, per-row facts computed in one pass."""
+"""Arrays, or a model and a loader -> Predictions: inputs checked once, per-row facts in one pass."""

@@ -1,4 +1,4 @@
-"""The door. Inputs are judged here, once, by name; nothing past it guesses.
+"""Input validation: every array is checked here, once, by its argument name; nothing is guessed from values.
 
 Every refusal is one sentence: the argument, what it must be, what came, the likely remedy.
 """
@@ -53,7 +53,7 @@ def _named_labels_hint(name: str, array: NDArray[Any]) -> str:
 
 
 def scores(x: Tensor, name: str) -> Tensor:
-    """Return (n, k) floating point scores; one column, (n,) or (n, 1), stays one: `reading` makes it two."""
+    """Return (n, k) floating point scores; one column, (n,) or (n, 1), stays one: `parse` makes it two."""
     if x.ndim not in (1, 2):
         hint = " Move the class axis last and flatten the others." if x.ndim > 2 else ""
         raise ValueError(f"{name} must have shape (n, k), or (n,) for two classes; got {tuple(x.shape)}.{hint}")

@@ -1,4 +1,4 @@
-"""A model and a loader -> logits, labels and features, together and in order, on the CPU."""
+"""Run a model over a loader and collect logits, labels and features in order, on the CPU."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ LABELS = ("labels", "label")
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """What a model said about the rows of a loader: ``logits`` as float32, ``labels`` as they came, all on the CPU."""
+    """A model's outputs on the rows of a loader: ``logits`` as float32, ``labels`` as they came, all on the CPU."""
 
     logits: Tensor
     labels: Tensor
@@ -44,7 +44,7 @@ def collect(
     device: str | torch.device | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> Collected:
-    """Run a model over a loader in eval mode, without gradients, and keep what it said beside what was true.
+    """Run a model over a loader in eval mode, without gradients, and collect its outputs with the labels.
 
     A batch is a pair ``(inputs, labels)``, or a dict with ``labels`` (or ``label``) and the model's inputs by name.
     Inputs are a tensor, a tuple of positional arguments or a dict of named ones. The model returns logits, or something

@@ -1,4 +1,4 @@
-"""Labels as they come -> indices of columns, and whether they match the columns at all."""
+"""Labels of any form -> column indices, with a check that they match the columns at all."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What comes through the door -> rows: checked, translated to one form, ignored rows left out, facts computed."""
+"""The arguments of Predictions -> its rows: checked, brought to one form, ignored rows dropped, facts computed."""
 
 from dataclasses import dataclass, replace
 from typing import Any

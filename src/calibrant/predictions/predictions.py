@@ -1,4 +1,4 @@
-"""What a classifier said about n rows, and what was true. The only door: checked once, facts in one pass."""
+"""Predictions: a classifier's outputs on n rows and the true classes, checked once on construction."""
 
 import hashlib
 from functools import cached_property
@@ -15,7 +15,7 @@ from calibrant.predictions.types import Confidence, Correct, Features, Labels, L
 
 
 class Predictions:
-    r"""A classifier's outputs, named, with what was true.
+    r"""A classifier's outputs, named, with the true classes.
 
     Exactly one of ``logits``, ``probs``, ``log_probs`` (shape (n, k); (n,) or (n, 1) for two classes, read as the
     score of class 1) with ``labels``, or a ``confidence`` in [0, 1] with ``correct``. What a tensor is, is said by
@@ -99,7 +99,7 @@ class Predictions:
 
     @property
     def facts(self) -> Facts:
-        """The per-row facts that the pass over the scores left behind."""
+        """The per-row facts computed in the pass over the scores."""
         if self.rows.facts is None:
             raise ValueError("logits are needed for this; these predictions hold only confidence and correct.")
         return self.rows.facts
@@ -210,7 +210,7 @@ class Predictions:
 
     @cached_property
     def understood(self) -> str:
-        """One line that says back what was read."""
+        """One line that states what was read."""
         return statement.understood(self)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What was understood, said back in words, and what looks suspicious: checked always, guessed never."""
+"""What Predictions understood, stated in one line, and warnings about inputs that look suspicious."""
 
 import math
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The six nouns as shapes: logits, probs, labels, confidence, correct, features.
+"""Array types of the six nouns: logits, probs, labels, confidence, correct, features.
 
 Sizes are ``n`` rows and ``k`` classes. The annotations are documentation that the tests execute: with jaxtyping
 installed (it is a development dependency) every call in the suite is checked against them; without it they are

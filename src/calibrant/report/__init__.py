@@ -1,1 +1,1 @@
-"""records -> page, figures, table. Computes nothing."""
+"""Records -> HTML pages, figures and terminal tables; computes no number."""

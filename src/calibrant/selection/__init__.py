@@ -1,1 +1,1 @@
-"""confidence -> accept or abstain, with a guarantee; probabilities -> sets that hold the truth."""
+"""Confidence -> accept or abstain with a guarantee, and conformal prediction sets."""

@@ -1,1 +1,1 @@
-"""A recipe -> a run: logits, history, and a checkpoint to go on from."""
+"""A recipe -> a run: models, data sets, corruptions, and a training loop that resumes exactly."""

@@ -1,1 +1,1 @@
-"""features -> a learned confidence."""
+"""Logits, features or inputs -> a confidence that the prediction is right, learned or not."""

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from calibrant.calibrators.autocalibrate import CANDIDATES, autocalibrate, calibrate, plan
-from calibrant.calibrators.choosing import simplest, verdict, why
-from calibrant.calibrators.cross_fit import Trial, cross_fit_all, folds, paired
+from calibrant.calibrators.cross_fit import Trial, cross_fit_all, folds, paired, simplest, verdict, why
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import Temperature
 from calibrant.predictions.predictions import Predictions

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.calibrators.choosing import simplest, verdict, why
-from calibrant.calibrators.cross_fit import Trial, cross_fit_all, fit, records
+from calibrant.calibrators.cross_fit import Trial, cross_fit_all, fit, records, simplest, verdict, why
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, count
 from calibrant.registry import CALIBRATORS

@@ -1,4 +1,7 @@
-"""Calibrators judged on rows they have not seen, with one set of labelled rows: every row is held out once."""
+"""Cross-fitting: compare calibrators on rows their fits have not seen, and choose by the one-standard-error rule.
+
+In a list of trials the first is identity.
+"""
 
 import inspect
 import time
@@ -17,6 +20,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Array, Vector, float64, widened
 from calibrant.records import Record
 from calibrant.registry import CALIBRATORS, METRICS
+from calibrant.report.notation import number as digits
 
 ONE_ERROR = 0.6827  # the level of an interval of one standard error either side
 
@@ -57,12 +61,8 @@ def folds(labels: Array, number: int, seed: int, groups: Array | None = None) ->
         [1, 2, 0, 0, 2, 1]
     """
     rng = np.random.default_rng(seed)
-    fold = np.empty(len(labels), dtype=np.int64)
     if groups is None:
-        mixed = rng.permutation(len(labels))
-        order = mixed[np.argsort(labels[mixed], kind="stable")]
-        fold[order] = np.arange(len(labels)) % number
-        return fold
+        return stratified_folds(labels, number, rng.permutation(len(labels)))
     _, member, size = np.unique(groups, return_inverse=True, return_counts=True)
     of_group, filled = np.empty(len(size), dtype=np.int64), np.zeros(number)
     mixed = rng.permutation(len(size))
@@ -70,6 +70,27 @@ def folds(labels: Array, number: int, seed: int, groups: Array | None = None) ->
         of_group[group] = filled.argmin()
         filled[of_group[group]] += size[group]
     return of_group[member]
+
+
+def stratified_folds(strata: Array, number: int, permutation: Array, *, restart: bool = False) -> Array:
+    """Return the fold of each row: rows are dealt out by turns, stratum after stratum, each in the permutation's order.
+
+    The turns go on from one stratum to the next, so folds differ by at most one row; with ``restart`` each stratum
+    begins at fold 0.
+
+    Example:
+        >>> stratified_folds(np.array([0, 1, 0, 1, 0]), 2, np.arange(5)).tolist()
+        [0, 1, 1, 0, 0]
+        >>> stratified_folds(np.array([0, 1, 0, 1, 0]), 2, np.arange(5), restart=True).tolist()
+        [0, 0, 1, 1, 0]
+    """
+    order = permutation[np.argsort(strata[permutation], kind="stable")]
+    turn = np.arange(len(strata))
+    if restart:
+        turn -= np.searchsorted(strata[order], strata[order])  # its place within the stratum
+    fold = np.empty(len(strata), dtype=np.int64)
+    fold[order] = turn % number
+    return fold
 
 
 def fit(name: str, predictions: Predictions, seed: int = 0) -> Calibrator:
@@ -174,3 +195,53 @@ def _calibration_error(record: Record, top: Predictions, draws: int, seed: int) 
     settings = METRICS.entry(record.metric).defaults | options | dict(record.settings)
     record = replace(record, value=found.value, low=found.low, high=found.high, level=found.level, settings=settings)
     return replace(record, floor=noise.mean, floor_high=noise.high, p=noise.p)
+
+
+def best(trials: list[Trial]) -> Trial:
+    """Return the method of least log loss."""
+    return min((t for t in trials if not t.failure), key=lambda t: float(t.nll.mean()))
+
+
+def simplest(trials: list[Trial], groups: Array | None) -> Trial:
+    """Return the method of fewest parameters whose log loss is within one standard error of the best."""
+    least = best(trials)
+    gaps = [(t, *paired(t.nll, least.nll, groups)) for t in trials if not t.failure]
+    first = trials[0]
+    # where one row carries the whole loss anything is within one standard error: never choose a loss above identity's
+    near = [t for t, gap, error in gaps if gap <= error and (t is first or t.nll.mean() < first.nll.mean())]
+    return min(near or [least], key=lambda t: (t.parameters, float(t.nll.mean())))
+
+
+def why(trials: list[Trial], groups: Array | None) -> list[str]:
+    """Say why the simplest was chosen."""
+    first, least, chosen = trials[0], best(trials), simplest(trials, groups)
+    if len(trials) == 1:
+        return []
+    if all(t.failure for t in trials[1:]):
+        return [
+            "no other method could be fitted: " + "; ".join(f"{t.name}: {t.failure.rstrip('.')}" for t in trials[1:])
+        ]
+    if chosen is first and chosen is least:
+        return ["no method has a lower cross-fitted log loss"]
+    gain = f"{_difference(chosen, first, groups)} against identity"
+    if chosen is least:
+        return [f"least cross-fitted log loss, {gain}"]
+    near = f"{least.name} ({_difference(least, chosen, groups)} in cross-fitted log loss)"
+    if chosen is first:
+        return [f"nothing is better by more than one standard error, not even {near}"]
+    return [f"the simplest within one standard error of the best, {near}", gain]
+
+
+def verdict(trials: list[Trial], groups: Array | None) -> str:
+    """Say whether the last method helps, against the first."""
+    first, last = trials[0], trials[-1]
+    if last.failure:
+        return f"it could not be judged, because a fit on part of the rows failed: {last.failure.rstrip('.')}"
+    change, error = paired(last.nll, first.nll, groups)
+    word = "no detectable change" if abs(change) <= 2 * error else "helps" if change < 0 else "hurts"
+    return f"{word}: the cross-fitted log loss changes by {_difference(last, first, groups)}"
+
+
+def _difference(one: Trial, other: Trial, groups: Array | None) -> str:
+    change, error = paired(one.nll, other.nll, groups)
+    return f"{digits(change, signed=True)} ± {digits(error)}"

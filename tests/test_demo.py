@@ -16,10 +16,10 @@ from calibrant.calibrators.smart import Smart
 from calibrant.calibrators.temperature import Temperature
 from calibrant.cli import demo as command
 from calibrant.cli import main
-from calibrant.cli.tour import shipped
+from calibrant.cli.tour import experiments as shipped
 from calibrant.cli.tour.judging import FULL, Size
 from calibrant.cli.tour.lesson import headline, lesson
-from calibrant.cli.tour.running import total
+from calibrant.cli.tour.demonstration import total
 from calibrant.cli.tour.trained import LOSSES, REPAIRS, named, recipes
 from calibrant.metrics.evidence import floor, interval
 from calibrant.predictions.predictions import Predictions

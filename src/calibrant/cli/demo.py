@@ -7,7 +7,7 @@ import typer
 
 from calibrant.cli.progress import progress
 from calibrant.cli.tour.judging import FULL
-from calibrant.cli.tour.running import check_folder, demonstrate, total
+from calibrant.cli.tour.demonstration import check_folder, demonstrate, total
 from calibrant.io.atomic import write_whole
 from calibrant.records import to_json
 

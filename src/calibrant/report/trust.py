@@ -7,7 +7,7 @@ from calibrant.report.page import policy, read, template
 
 def render(findings: Findings) -> str:
     """Write the page. The same findings give the same bytes."""
-    css, js = read("page.css") + read("trust.css"), read("page.js")
+    css, js = read("page.css") + read("wide.css"), read("page.js")
     records = findings.records
     headline, stop, rest = findings.verdict.partition(". ")
     return template("trust.html").render(

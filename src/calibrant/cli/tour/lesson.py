@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calibrant.cli.tour.judging import ALPHA
-from calibrant.cli.tour.shipped import BEFORE
+from calibrant.cli.tour.experiments import BEFORE
 from calibrant.cli.tour.trained import LOSSES, REPAIRS, named
 from calibrant.records import Record, count, percent
 from calibrant.report.demo_rows import changed

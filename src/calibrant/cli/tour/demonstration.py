@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from calibrant.cli.tour import shipped, trained
+from calibrant.cli.tour import experiments as shipped
+from calibrant.cli.tour import trained
 from calibrant.cli.tour.judging import FULL, SEED, OnStep, Size
 from calibrant.cli.tour.lesson import headline, lesson
 from calibrant.records import Findings, count

@@ -36,9 +36,9 @@ check: .venv/ready  ## format, lint, types
 	touch .bench-venv/ready
 
 bench: .bench-venv/ready  ## speed and memory against other packages, as ratios in one run
-	.bench-venv/bin/python benchmarks/run.py
-	.bench-venv/bin/python benchmarks/posthoc_speed.py
-	.bench-venv/bin/python benchmarks/losses.py
+	.bench-venv/bin/python benchmarks/speed/metrics.py
+	.bench-venv/bin/python benchmarks/speed/calibrators.py
+	.bench-venv/bin/python benchmarks/speed/losses.py
 
 clean:  ## remove what make made
 	rm -rf .venv .bench-venv demo .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Every calibrator fitted and called on a GPU agrees with the CPU; prints what does not, and the time of a temperature.
 
-Run on a machine with a GPU: ``PYTHONPATH=src python benchmarks/gpu_calibrators.py``.
+Run on a machine with a GPU: ``PYTHONPATH=src python benchmarks/gpu/calibrators.py``.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from test_calibrators import ROWS, called, refit, rows_of
 

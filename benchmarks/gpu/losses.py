@@ -1,6 +1,6 @@
 """Losses and penalties on a GPU: the values and gradients of the CPU, for every row of tests/test_losses.py.
 
-    python benchmarks/gpu_losses.py
+    python benchmarks/gpu/losses.py
 
 needs calibrant, torch with CUDA and the test folder; prints what disagrees, and exits with 1 if anything does.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from test_losses import ROWS, batch, made, named
 
 SIZES = [(6, 3), (64, 10), (300, 7), (128, 400), (1, 5)]  # small and large batches, more and fewer classes than rows

@@ -1,6 +1,6 @@
 """Claim: tensors on a GPU give the same facts and metrics as on the CPU, in every floating type.
 
-Run with `PYTHONPATH=src python benchmarks/gpu_agreement.py` on a machine with a GPU; it fails at the first difference.
+Run with `PYTHONPATH=src python benchmarks/gpu/metrics.py` on a machine with a GPU; it fails at the first difference.
 """
 
 import platform

@@ -3,7 +3,7 @@
 Prints the largest relative difference of the training loss over epochs, per objective, and fails above a hundredth:
 bfloat16 has three digits, and training amplifies rounding.
 
-    python benchmarks/gpu_training.py [LOSS ...]
+    python benchmarks/gpu/training.py [LOSS ...]
 """
 
 import sys

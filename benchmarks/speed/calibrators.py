@@ -15,14 +15,13 @@ Contenders take turns in one process, two threads each, and the fewest seconds b
 import sys
 import time
 import warnings
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 
 import numpy as np
 import torch
+from metrics import at_least, at_most, describe, line, race
 from netcal.binning import BBQ, HistogramBinning
 from netcal.scaling import TemperatureScaling
+from peers import temperature_scaler
 from probmetrics.calibrators import (
     ETSCalibrator,
     SMSCalibrator,
@@ -31,12 +30,11 @@ from probmetrics.calibrators import (
     VectorScalingCalibrator,
 )
 from probmetrics.distributions import CategoricalLogits
-from run import at_least, at_most, describe, line, race
 from sklearn.calibration import _TemperatureScaling
 from sklearn.isotonic import IsotonicRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.calibrators._solvers import logsum, objectives
+from calibrant.calibrators._solvers import objectives
 from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.samplewise import Problem
 from calibrant.predictions.fit_data import Rows
@@ -63,22 +61,11 @@ def log_loss(logits, labels, t):
     return float(torch.nn.functional.cross_entropy(logits.double() / t, labels))
 
 
-def torch_uncertainty_scaler(name):
-    """Import a scaler of torch-uncertainty without its root module, which needs lightning (see peers.py)."""
-    folder = find_spec("torch_uncertainty").submodule_search_locations[0]
-    for part in ("", ".post_processing"):
-        parent = ModuleType("torch_uncertainty" + part)
-        parent.__path__ = [folder + part.replace(".", "/")]
-        sys.modules[parent.__name__] = parent
-    parent.PostProcessing = import_module("torch_uncertainty.post_processing.abstract").PostProcessing
-    return getattr(import_module("torch_uncertainty.post_processing.calibration"), name)
-
-
 def temperature(n=50_000, k=1000):
     logits, labels = classifier(n, k)
     z, y = logits.numpy(), labels.numpy()
     probs = logits.double().softmax(1).numpy()  # in float32 netcal does not move from T = 1
-    scaler = torch_uncertainty_scaler("TemperatureScaler")
+    scaler = temperature_scaler()
     loader = DataLoader(TensorDataset(logits, labels), batch_size=n)
 
     def theirs_torch_uncertainty():
@@ -165,9 +152,9 @@ def without_the_table(n=4000, k=200, sets=5):
     found = []
     for seed in range(sets):
         rows = Rows.read(*classifier(n, k))
-        usual, logsum.EXACT = logsum.EXACT, k
+        usual, objectives.EXACT = objectives.EXACT, k
         exact = Problem(rows, ["margin"], (16,))
-        logsum.EXACT = usual
+        objectives.EXACT = usual
         begin = exact.start(seed)
         found.append(
             [

@@ -11,9 +11,9 @@ after the layer that made them.
 3. GPU, eager, and in a captured CUDA graph of the eager or the compiled call: no goal; where the table has a number the
    capture worked.
 
-    python benchmarks/losses.py --out losses_cpu.json
-    python benchmarks/losses.py --device cuda --workers 14 --out losses_gpu.json
-    python benchmarks/losses.py --table losses_cpu.json losses_gpu.json
+    python benchmarks/speed/losses.py --out losses_cpu.json
+    python benchmarks/speed/losses.py --device cuda --workers 14 --out losses_gpu.json
+    python benchmarks/speed/losses.py --table losses_cpu.json losses_gpu.json
 """
 
 import argparse

@@ -6,8 +6,8 @@
 2. Steps a second of several ResNet-32 together: graphs on streams of one process.
 3. The same of whole runs: with the validation set of 5 000 rows, its numbers and a checkpoint after every epoch.
 
-    python benchmarks/training_speed.py --out speed.json --together 1,4,8,16 --whole 1,4,8
-    python benchmarks/training_speed.py --table speed.json
+    python benchmarks/speed/training.py --out speed.json --together 1,4,8,16 --whole 1,4,8
+    python benchmarks/speed/training.py --table speed.json
 
 On a CPU everything is tiny and eager, and the numbers mean nothing: it shows that the script runs.
 """

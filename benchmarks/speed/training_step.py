@@ -9,8 +9,8 @@ quartiles behind it; contenders take turns. `F.cross_entropy` stands there a sec
 in a graph SECA adds at most 2 %, each other at most 5 %; mmce and kde_ece compare all pairs of rows and have none, and
 an eager step of a small network is as slow as the machine's processor happens to be.
 
-    python benchmarks/training_step.py --device cuda --workers 14 --out training_step.json
-    python benchmarks/training_step.py --table training_step.json
+    python benchmarks/speed/training_step.py --device cuda --workers 14 --out training_step.json
+    python benchmarks/speed/training_step.py --table training_step.json
 
 On a CPU everything is tiny and the numbers mean nothing: it shows that the script runs.
 """

@@ -4,8 +4,8 @@
    search of ours and building and asking the trees take turns, the best round counts, and both must say the same.
 2. Ours on all rows and queries, at most 30 s on two cores at 50 000 x 512 rows and 10 000 queries, once.
 
-    python benchmarks/trust_score.py
-    python benchmarks/trust_score.py --rows 5000 --queries 500 --part 2000 --asked 50 --classes 10
+    python benchmarks/speed/trust_score.py
+    python benchmarks/speed/trust_score.py --rows 5000 --queries 500 --part 2000 --asked 50 --classes 10
 
 A line reads: what, ours, theirs, ratio. `--device cuda` moves ours to a GPU and leaves the trees where they are.
 """

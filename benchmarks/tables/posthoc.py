@@ -1,13 +1,12 @@
 """Every calibrator on every real classifier at hand: log loss, Brier score, calibration error, accuracy, time.
 
-    python benchmarks/posthoc.py --data ../shared/data --out results --jobs 2
+    python benchmarks/tables/posthoc.py --data DATA --out results --jobs 2
 
 A task is one classifier and one seed, in a process with one thread; it leaves its records in ``build/posthoc``, so that
-a run that was stopped goes on where it was, and ``--again METHOD`` computes only that method anew (temperature, which
-all are compared with: everything). The table,
-results/posthoc.md, is made of these records (``--table``: and nothing else is done); the text under "What we learn" is
-written by hand and kept. It needs the package and scikit-learn, for the one classifier with features: a small network
-on text.
+an interrupted run resumes, and ``--again METHOD`` computes only that method anew (temperature, with which all are
+compared: everything). The table, results/posthoc.md, is made from these records (``--table`` does only that); the text
+under "What we learn" is written by hand and kept. It needs the package and, for the one classifier with features (a
+small network on text), scikit-learn. DATA holds ``logits/*.npz`` and ``text/20news_bydate.json.xz``.
 """
 
 import argparse
@@ -49,7 +48,7 @@ MEASURES = {
 }
 TIE = 1e-6  # differences of a mean loss below this are rounding
 WITHIN = 0.005  # of the ECE of smart
-COMMAND = "PYTHONPATH=src python benchmarks/posthoc.py --data ../shared/data --out results --jobs 16"
+COMMAND = "PYTHONPATH=src python benchmarks/tables/posthoc.py --data DATA --out results --jobs 16"
 LEARNED = "## What we learn\n"
 READING = """\
 All methods with their defaults; numbers are means over the seeds. `*_test` logits are split at random, half to fit and
@@ -391,7 +390,7 @@ def write(cache, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, help="a folder with logits/*.npz and text/; not needed for --table")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--cache", type=Path, default=Path("build/posthoc"))
     parser.add_argument("--jobs", type=int, default=1)
@@ -401,6 +400,8 @@ def main():
     parser.add_argument("--table", action="store_true", help="only make the table, of the records that are there")
     given = parser.parse_args()
     if not given.table:
+        if given.data is None:
+            parser.error("--data must name a folder with logits/*.npz and text/.")
         run(given.data, given.cache, given.jobs, given.seeds, given.only, given.again)
     write(given.cache, given.out)
 

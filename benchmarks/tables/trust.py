@@ -1,13 +1,14 @@
-"""Trust predictors on MNIST, CIFAR-10 and CIFAR-100: train classifiers, fit every predictor, keep the confidences.
+"""Trust predictors on MNIST, CIFAR-10 and CIFAR-100: train classifiers, fit every predictor, print the tables.
 
-    python benchmarks/trust.py train --home DIR --data DIR cifar10 mnist
-    python benchmarks/trust.py judge --home DIR --data DIR cifar10 mnist [--seeds 1]
-    python benchmarks/trust_table.py DIR/judged cifar10 mnist
+    python benchmarks/tables/trust.py train --home DIR --data DIR cifar10 mnist
+    python benchmarks/tables/trust.py judge --home DIR --data DIR cifar10 mnist [--seeds 1]
+    python benchmarks/tables/trust.py table --home DIR cifar10 mnist
 
-Both go on where they stopped; seeds can be judged by processes of their own, the first one first: it finds the rates of
-Adam for the oracles, by AUROC on the validation rows. `train` follows the recipes steep_slope-*, shortened (SHORTER).
-Anchored heads are fitted on the rows held out for validation (5 000; MNIST 6 000), the papers' heads and oracles on the
-training rows. All are judged on the test rows, and those of CIFAR on five shifts of them.
+`train` and `judge` resume where they stopped; seeds can be judged in processes of their own, the first one first: it
+finds the rates of Adam for the oracles, by AUROC on the validation rows. `train` follows the recipes steep_slope-*,
+shortened (SHORTER). Anchored heads are fitted on the rows held out for validation (5 000; MNIST 6 000), the papers'
+heads and oracles on the training rows. All are judged on the test rows, and those of CIFAR on five shifts of them;
+`judge` keeps the confidences, and `table` prints the tables of results/trust.md from them.
 """
 
 import argparse
@@ -19,12 +20,14 @@ import numpy as np
 import torch
 
 from calibrant.evaluation.ood import outlier_records
-from calibrant.metrics.ranking import failure_auroc
+from calibrant.metrics.ranking import aupr_error, aupr_success, failure_auroc, fpr_at_95_tpr, tnr, tpr
+from calibrant.metrics.selective import aurc
+from calibrant.metrics.separability import separability_kl
 from calibrant.predictions.collect import collect
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain
 from calibrant.registry import TRUST
-from calibrant.training.corruptions.corrupting import corrupt
+from calibrant.training.corruptions.corrupt import corrupt
 from calibrant.training.datasets.finding import load
 from calibrant.training.feed import Feed, order
 from calibrant.training.recipe import Recipe
@@ -44,6 +47,37 @@ RATES = (1e-7, 3e-7, 1e-6, 1e-5, 1e-4)
 ORACLES = ("bce", "focal", "tcp", "steep_slope")
 ANCHORED = ("bce", "focal", "tcp", "steep_slope", "class_balanced", "correctness_ranking")
 EPOCHS = 2
+K = {"mnist": 10, "cifar10": 10, "cifar100": 100}
+PAPER = {  # Luo et al., table 2: accuracy, FPR-95, AUPR-Error, AUPR-Success, AUC, TPR, TNR
+    "mnist": {
+        "MCP": "99.10 | 5.56 | 35.05 | 99.99 | 98.63 | 99.89 | 8.89",
+        "MC dropout": "99.10 | 5.26 | 38.50 | 99.99 | 98.65 | - | -",
+        "TrustScore": "99.10 | 10.00 | 35.88 | 99.98 | 98.20 | - | -",
+        "TCP": "99.10 | 3.33 | 45.89 | 99.99 | 98.82 | 99.71 | 0.00",
+        "steep slope": "99.10 | 2.22 | 40.86 | 99.99 | 98.83 | 100.00 | 0.00",
+    },
+    "cifar10": {
+        "MCP": "92.19 | 47.50 | 45.36 | 99.19 | 91.53 | 99.64 | 6.66",
+        "MC dropout": "92.19 | 49.02 | 46.40 | 99.27 | 92.08 | - | -",
+        "TrustScore": "92.19 | 55.70 | 38.10 | 98.76 | 88.47 | - | -",
+        "TCP": "92.19 | 44.94 | 49.94 | 99.24 | 92.12 | 99.77 | 0.00",
+        "steep slope": "92.19 | 44.69 | 50.28 | 99.26 | 92.22 | 98.46 | 28.04",
+    },
+}
+HEAD = (
+    "predictor",
+    "Acc",
+    "FPR-95 (lower)",
+    "AUPR-Error",
+    "AUPR-Success",
+    "AUC",
+    "AUC less MCP",
+    "TPR",
+    "TNR",
+    "AURC x 1000 (lower)",
+    "KL",
+    "AUPR-Error, wrong sign",
+)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -270,9 +304,93 @@ def outliers(subject, test, shifts, data_folder):
     return [plain(vars(record)) for record in outlier_records(test, outside)]
 
 
+def confidences(path):
+    """Return the correctness of the rows, and the confidence of each predictor."""
+    with np.load(path) as arrays:
+        sure = {name: torch.tensor(arrays[name]).double().sigmoid() for name in arrays.files if name != "correct"}
+        return torch.tensor(arrays["correct"]), sure
+
+
+def numbers(confidence, correct, name, dataset):
+    below = 1 / K[dataset] if name.startswith("tcp") else 0.5
+    return [
+        100 * float(correct.double().mean()),
+        100 * fpr_at_95_tpr(confidence, correct),
+        100 * aupr_error(confidence, correct),
+        100 * aupr_success(confidence, correct),
+        100 * failure_auroc(confidence, correct),
+        0.0,
+        100 * tpr(confidence, correct),
+        100 * tnr(confidence, correct, threshold=below),
+        1000 * aurc(confidence, correct),
+        separability_kl(confidence, correct),
+        100 * aupr_error(1 - confidence, correct),
+    ]
+
+
+def over_seeds(folder, dataset, where):
+    """Return the numbers of each predictor, a row a seed; the difference of AUC is taken seed by seed."""
+    found = {}
+    for path in sorted(folder.glob(f"{dataset}-*-{where}.npz")):
+        correct, sure = confidences(path)
+        base = 100 * failure_auroc(sure["mcp"], correct)
+        for name, confidence in sure.items():
+            row = numbers(confidence, correct, name, dataset)
+            row[5] = row[4] - base
+            found.setdefault(name, []).append(row)
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def test_table(folder, dataset):
+    """Print means over seeds, those of AUC with their standard deviation, and what the paper has."""
+    found = over_seeds(folder, dataset, "test")
+    print(f"\n### {dataset}, test rows, {len(found['mcp'])} seeds\n")
+    print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
+    for name, rows in found.items():
+        mean, spread = rows.mean(0), rows.std(0, ddof=1) if len(rows) > 1 else np.full(rows.shape[1], np.nan)
+        cells = [f"{value:.2f}" for value in mean]
+        cells[4], cells[5] = f"{mean[4]:.2f} +- {spread[4]:.2f}", f"{mean[5]:+.2f} +- {spread[5]:.2f}"
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    for name, row in PAPER.get(dataset, {}).items():
+        acc, fpr, error, success, auc, right, wrong = row.split(" | ")
+        print(f"| *paper: {name}* | {acc} | {fpr} | {error} | {success} | {auc} | | {right} | {wrong} | | | |")
+
+
+def shift_table(folder, dataset, shifts):
+    """Print AUC, TPR / TNR of each predictor under each shift."""
+    found = {shift: over_seeds(folder, dataset, shift) for shift in shifts}
+    heads = [f"{shift} (accuracy {rows['mcp'].mean(0)[0]:.1f})" for shift, rows in found.items()]
+    print(f"\n### {dataset}, shifted\n\n| predictor | " + " | ".join(heads) + " |\n|---" + "|---" * len(heads) + "|")
+    for name in next(iter(found.values())):
+        means = [rows[name].mean(0) for rows in found.values()]
+        print(f"| {name} | " + " | ".join(f"{m[4]:.1f}, {m[6]:.0f} / {m[7]:.0f}" for m in means) + " |")
+
+
+def outlier_table(folder, dataset):
+    """Print how well scores tell the other data set's test images."""
+    print("\n| inside | outside | score | metric | percent | seeds |\n|---|---|---|---|---|---|")
+    values = {}
+    for path in sorted(folder.glob(f"{dataset}-?.json")):
+        for record in json.loads(path.read_text())["outliers"]:
+            if record["metric"] in ("ood_auroc", "fpr_at_95_tpr"):
+                values.setdefault((record["method"], record["where"], record["metric"]), []).append(record["value"])
+    for (method, where, metric), found in values.items():
+        place = where.removeprefix("outside: ")
+        print(f"| {dataset} | {place} | {method} | {metric} | {100 * np.mean(found):.2f} | {len(found)} |")
+
+
+def tables(folder, datasets):
+    """Print the tables of results/trust.md: means over seeds."""
+    for dataset in datasets:
+        test_table(folder, dataset)
+        if shifts := sorted({path.stem.split("-", 2)[2] for path in folder.glob(f"{dataset}-*-*.npz")} - {"test"}):
+            shift_table(folder, dataset, shifts)
+            outlier_table(folder, dataset)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("step", choices=("train", "judge"))
+    parser.add_argument("step", choices=("train", "judge", "table"))
     parser.add_argument("datasets", nargs="+", choices=tuple(NAMES))
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--data", type=Path)
@@ -284,6 +402,8 @@ def main():
         train(given.home, given.data, given.datasets, given.seeds, given.epochs)
     elif given.step == "judge":
         judge(given.home, given.data, given.datasets, given.seeds)
+    else:
+        tables(given.home / "judged", given.datasets)
 
 
 if __name__ == "__main__":

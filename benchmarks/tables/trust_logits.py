@@ -2,7 +2,7 @@
 
 Each file (.npz with logits and labels) is halved at random, predictors are fitted on one half and judged on the other.
 
-    python benchmarks/trust_logits.py ../shared/data/logits/cifar*_test.npz [--splits 3]
+    python benchmarks/tables/trust_logits.py LOGITS/*_test.npz [--splits 3]
 """
 
 import argparse

@@ -11,7 +11,7 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor
 
 from calibrant.registry import CORRUPTIONS
-from calibrant.training.corruptions.corrupting import corrupt
+from calibrant.training.corruptions.corrupt import corrupt
 
 FAMILIES = ("noise", "blur", "weather", "digital")
 MOSAIC = Path(os.environ.get("CALIBRANT_SHARED", "../shared/data")) / "cifar100" / "test.webp"

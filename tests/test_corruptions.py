@@ -14,11 +14,10 @@ from PIL import Image
 from scipy.stats import binom
 
 from calibrant.registry import CORRUPTIONS
-from calibrant.training.corruptions import corrupting
-from calibrant.training.corruptions.blur import DISCS, LARGE_DISCS
-from calibrant.training.corruptions.corrupting import corrupt
-from calibrant.training.corruptions.plasma import plasma
-from calibrant.training.corruptions.smearing import streaked
+from calibrant.training.corruptions import corrupt as corrupting
+from calibrant.training.corruptions.blur import DISCS, LARGE_DISCS, streaked
+from calibrant.training.corruptions.corrupt import corrupt
+from calibrant.training.corruptions.weather import plasma
 
 FAMILIES = {
     "noise": {"gaussian_noise", "shot_noise", "impulse_noise"},

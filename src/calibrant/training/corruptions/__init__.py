@@ -1,1 +1,1 @@
-"""Images -> the same images, corrupted, at five severities."""
+"""Common image corruptions (ImageNet-C, CIFAR-10-C) at five severities."""

@@ -1,4 +1,4 @@
-"""Images, a name, a severity -> the corrupted images, in chunks that leave no trace in the result."""
+"""Apply a corruption by name, in chunks that bound the memory."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant.records import count
 from calibrant.registry import CORRUPTIONS
-from calibrant.training.corruptions.pixels import check_images, check_severity
+from calibrant.training.corruptions._images import check_images, check_severity
 
 CHUNK = 1 << 21  # values in a chunk: float64 copies of it, of which a corruption holds several, take 16 MB each
 
@@ -15,18 +15,18 @@ CHUNK = 1 << 21  # values in a chunk: float64 copies of it, of which a corruptio
 def corrupt(
     images: Tensor, name: str, severity: int, *, seed: int = 0, on_step: Callable[[str], None] | None = None
 ) -> Tensor:
-    """Corrupt images (n, c, h, w) of bytes by a corruption of `CORRUPTIONS`, at a severity from 1 to 5.
+    """Apply a corruption of `CORRUPTIONS` to uint8 images (n, c, h, w), at a severity from 1 to 5.
 
-    An image's randomness comes from the seed and its row alone. It is the same at every severity, so that severities
-    differ by nothing else, and in every run. The images are not changed, nor is any random state.
+    The noise of an image depends only on the seed and its row: it is the same in every run and at every severity. The
+    images are not modified, nor is any global random state.
 
     The constants are those of Hendrycks & Dietterich (2019): those for CIFAR where the shorter side is below 85 pixels,
     those for ImageNet above, with lengths scaled to the side. The results are not the published CIFAR-10-C and
-    ImageNet-C: the random numbers are others, values are rounded and not cut off, and frost is drawn, not photographed.
-    A higher severity is harder in the benchmark's sense, not always farther from the clean image: see `glass_blur`,
-    `frost` and `elastic_transform`.
+    ImageNet-C: the random numbers differ, values are rounded instead of truncated, and frost is synthetic instead of
+    photographed. A higher severity is harder in the benchmark's sense, but not always farther from the clean image: see
+    `glass_blur`, `frost` and `elastic_transform`.
 
-    ``on_step`` is told how many images are done.
+    ``on_step`` is called with the progress, as text.
 
     Example:
         >>> images = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8)

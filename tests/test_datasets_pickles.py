@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.training.datasets import arrays_only
+from calibrant.training.datasets import pickles
 from calibrant.training.datasets.finding import load
 
 HELD = {"data": np.arange(24, dtype=np.uint8).reshape(2, 12), "labels": [3, 7], "batch_label": "training batch 1 of 5"}
@@ -40,7 +40,7 @@ def same(found, held):
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
 def test_arrays_of_bytes_are_read_whatever_wrote_them(protocol, tmp_path):
     held = HELD | {"by_columns": np.asfortranarray(HELD["data"])}
-    found = arrays_only.read(put(tmp_path, pickle.dumps(held, protocol)))
+    found = pickles.read(put(tmp_path, pickle.dumps(held, protocol)))
     same(found, held)
     assert found["data"].dtype == np.uint8
 
@@ -56,7 +56,7 @@ def test_no_function_is_ever_called(function, protocol, tmp_path):
     arguments = {open: (str(mark), "w"), eval: (f"open({str(mark)!r}, 'w')",), exec: (f"open({str(mark)!r}, 'w')",)}
     content = pickle.dumps(HELD | {"extra": Call(function, *arguments.get(function, (f"touch {mark}",)))}, protocol)
     with pytest.raises(ValueError, match=r"must be a pickle of plain lists and byte arrays; it asks for .*run\.$"):
-        arrays_only.read(put(tmp_path, content))
+        pickles.read(put(tmp_path, content))
     assert not mark.exists()
 
 
@@ -87,21 +87,21 @@ def test_the_calls_above_would_do_harm_elsewhere(tmp_path):
 )
 def test_hostile_pickles_are_refused_each_for_its_reason(content, reason, tmp_path):
     with pytest.raises(ValueError, match=reason) as raised:
-        arrays_only.read(put(tmp_path, content))
+        pickles.read(put(tmp_path, content))
     assert str(raised.value).count("\n") == 0
 
 
 @pytest.mark.parametrize("array", [np.zeros(3), np.array([{}, 1]), np.array(["a"]), np.zeros(2, [("a", "u1")])])
 def test_arrays_of_anything_but_bytes_are_refused(array, tmp_path):
     with pytest.raises(ValueError, match="not of bytes"):
-        arrays_only.read(put(tmp_path, pickle.dumps({"data": array}, 2)))
+        pickles.read(put(tmp_path, pickle.dumps({"data": array}, 2)))
 
 
 def test_what_one_pickle_sets_the_next_does_not_see(tmp_path):
     # BUILD with a pair sets attributes of what is below it, here of the stand-in for _codecs.encode itself
     poison = b"\x80\x02c_codecs\nencode\nN}X\x07\x00\x00\x00__new__K\x01s\x86b0}."
-    assert arrays_only.read(put(tmp_path, poison)) == {}
-    same(arrays_only.read(put(tmp_path, pickle.dumps(HELD, 2))), HELD)
+    assert pickles.read(put(tmp_path, poison)) == {}
+    same(pickles.read(put(tmp_path, pickle.dumps(HELD, 2))), HELD)
 
 
 @settings(max_examples=300, deadline=None)
@@ -112,7 +112,7 @@ def test_a_damaged_pickle_is_read_or_refused_and_never_anything_else(tmp_path_fa
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = put(tmp_path_factory.getbasetemp(), bytes(content[: data.draw(st.integers(0, len(content)))]))
     with contextlib.suppress(ValueError):  # any other error fails the test
-        assert isinstance(arrays_only.read(path), dict)
+        assert isinstance(pickles.read(path), dict)
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_an_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path):
     wrong = content.replace(b"K\x02K\x07\x86", b"K\x02K\x08\x86")
     assert wrong != content
     with pytest.raises(ValueError, match="cannot reshape"):
-        arrays_only.read(put(tmp_path, wrong))
+        pickles.read(put(tmp_path, wrong))

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from calibrant.registry import MODELS
 from calibrant.training.models.attention import Attention
-from calibrant.training.models.berts import PostNorm
+from calibrant.training.models.transformers import PostNorm
 from calibrant.training.models.densenets import Dense
-from calibrant.training.models.making import make
+from calibrant.training.models.build import make
 from calibrant.training.models.residual import Halved, basic, bottleneck, projection
 from calibrant.training.models.vits import PreNorm
 from calibrant.training.models.wide_resnets import PreActivation
@@ -374,7 +374,7 @@ def test_a_block_is_its_formula(block, formula):
 
 COMPILED = """
 import torch
-from calibrant.training.models.berts import Encoder
+from calibrant.training.models.transformers import Encoder
 from calibrant.training.models.densenets import Dense
 from calibrant.training.models.residual import Halved
 from calibrant.training.models.text_cnn import Windows

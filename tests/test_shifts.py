@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from calibrant.losses.functional import true_nll
 from calibrant.training.datasets.finding import load
-from calibrant.training.models.making import make
+from calibrant.training.models.build import make
 from calibrant.training.shifts import style
 from calibrant.training.shifts.adversarial import fgsm, pgd
 from calibrant.training.shifts.style import restyle

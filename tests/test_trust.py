@@ -11,16 +11,16 @@ from torch import nn
 from calibrant.evaluation.audit import audit
 from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.ranking import failure_auroc, tnr, tpr
+from calibrant.metrics.scores import log_odds, own_scores
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
-from calibrant.training.models.making import make
+from calibrant.training.models.build import make
 from calibrant.trust._machinery.alpha_sweep import alpha_sweep
 from calibrant.trust.bce import bce_loss
 from calibrant.trust.class_balanced import class_balanced_loss, effective_weights
 from calibrant.trust.correctness_ranking import ranking_loss
 from calibrant.trust.focal import focal_loss
 from calibrant.trust.heads import check_kind, started, z_of
-from calibrant.trust.own_scores import log_odds, own_scores
 from calibrant.trust.steep_slope import steep_slope_loss
 from calibrant.trust.tcp import tcp_loss
 

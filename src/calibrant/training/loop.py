@@ -18,7 +18,7 @@ from calibrant.training.device import Placement
 from calibrant.training.evaluation import logits_of, validation_loss
 from calibrant.training.feed import Feed, order, seed_of
 from calibrant.training.model_selection import Epoch, kept
-from calibrant.training.models.making import make
+from calibrant.training.models.build import make
 from calibrant.training.recipe import Recipe
 from calibrant.training.schedules import rates
 from calibrant.training.setup import check_same, device_name, optimiser_of, parted, shape_of

@@ -18,7 +18,7 @@ from calibrant.io.atomic import write_arrays, write_whole
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
 from calibrant.training import checkpoint, state
-from calibrant.training.models.making import make
+from calibrant.training.models.build import make
 from calibrant.training.recipe import Recipe
 
 CHECKPOINT, FACTS = "checkpoint.safetensors", "run.json"

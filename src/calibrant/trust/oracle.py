@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.losses.functional import check_shapes, check_values
+from calibrant.metrics.scores import log_odds
 from calibrant.predictions.collect import answered, batches, called, device_of, evaluating, logits_of
 from calibrant.predictions.fit_data import columns
 from calibrant.predictions.types import Confidence
@@ -20,7 +21,6 @@ from calibrant.trust._machinery.seeding import drawing
 from calibrant.trust.heads import Kind, check_kind, learnable, started, z_of
 from calibrant.trust.learned import Learned
 from calibrant.trust.learning import Loss
-from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import Onlooker
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -51,7 +51,7 @@ class Oracle(Onlooker):
     Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021.
 
     Example:
-        >>> from calibrant.training.models.making import make
+        >>> from calibrant.training.models.build import make
         >>> classifier = make("mlp", 3, channels=1, side=8)
         >>> loader = [(torch.randn(32, 1, 8, 8), torch.arange(32) % 3) for _ in range(4)]
         >>> oracle = Oracle.fit(classifier, loader[1:], validation=loader[:1], loss="steep_slope", epochs=1)

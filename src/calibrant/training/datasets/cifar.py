@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.predictions.types import Array
 from calibrant.registry import DATASETS
-from calibrant.training.datasets import arrays_only
+from calibrant.training.datasets import pickles
 from calibrant.training.datasets.dataset import Dataset, Part
 from calibrant.training.datasets.sources import Source
 
@@ -96,7 +96,7 @@ def _from_binary(files: Sequence[Path], *, label_bytes: int) -> tuple[Part, Part
 
 def _from_pickles(files: Sequence[Path], *, labels: str) -> tuple[Part, Part]:
     def batch(path: Path) -> tuple[Array, Array]:
-        held = arrays_only.read(path)
+        held = pickles.read(path)
         data, truth = held.get("data"), held.get(labels)
         if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,) or not isinstance(truth, list):
             raise ValueError(f"{path} must hold data of shape (n, 3072) and a list {labels}; it holds {list(held)}.")

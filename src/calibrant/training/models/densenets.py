@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from calibrant.registry import MODELS
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import SMALL, activated, admit, convolution, he_normal, large_stem, pooled
+from calibrant.training.models._layers import SMALL, activated, admit, convolution, he_normal, large_stem, pooled
 
 GROWTH = 32
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from calibrant.registry import MODELS
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import admit
+from calibrant.training.models._layers import admit
 
 BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolutions
 

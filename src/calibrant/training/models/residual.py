@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.training.models.convolutions import activated, normed
+from calibrant.training.models._layers import activated, normed
 
 Shortcut: TypeAlias = Callable[[int, int, int], nn.Module]
 Block: TypeAlias = Callable[[int, int, int, Shortcut], nn.Module]

@@ -6,7 +6,7 @@ from torch import nn
 
 from calibrant.registry import MODELS
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import SMALL, activated, admit, he_normal, large_stem, pooled
+from calibrant.training.models._layers import SMALL, activated, admit, he_normal, large_stem, pooled
 from calibrant.training.models.residual import Block, basic, bottleneck, projection, stages
 
 

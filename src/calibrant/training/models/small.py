@@ -4,7 +4,7 @@ from torch import nn
 
 from calibrant.registry import MODELS
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import activated, admit, he_normal, pooled
+from calibrant.training.models._layers import activated, admit, he_normal, pooled
 
 
 @MODELS.register(takes="images")

@@ -7,7 +7,7 @@ from calibrant.predictions.types import Features
 from calibrant.registry import MODELS
 from calibrant.training.models.attention import Attention, feed_forward, truncated_normal
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import SMALL, admit
+from calibrant.training.models._layers import SMALL, admit
 
 
 class PreNorm(nn.Module):

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from calibrant.registry import MODELS
 from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.convolutions import activated, admit, convolution, he_normal, pooled
+from calibrant.training.models._layers import activated, admit, convolution, he_normal, pooled
 from calibrant.training.models.residual import basic, projection, stages
 
 

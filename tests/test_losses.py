@@ -15,12 +15,12 @@ import torch.nn.functional as F
 
 from calibrant.losses.ada_focal import AdaFocal
 from calibrant.losses.cal_focal import CalFocal
-from calibrant.losses.confidence import SCORES as CONFIDENCES
-from calibrant.losses.confidence import confidence_of, unit_confidence_of
+from calibrant.losses.confidence import CONFIDENCES, confidence_of, unit_confidence_of
 from calibrant.losses.correctness_ranking import CorrectnessRanking, ranking
-from calibrant.losses.functional import entropy, top
+from calibrant.losses.functional import top
 from calibrant.losses.online_label_smoothing import OnlineLabelSmoothing
 from calibrant.losses.seca import class_sums
+from calibrant.metrics.scores import entropy
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import LOSSES, PENALTIES, SCORES
 

@@ -1,24 +1,16 @@
-"""Differentiable confidence scores: what a loss may weight rows by."""
+"""The confidence that a loss weighs rows by: a score by name, the same within [0, 1], and ranks."""
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import entropy, picked
+from calibrant.losses.functional import picked
+from calibrant.metrics.scores import FROM_LOGITS
 from calibrant.predictions.types import Confidence, Labels, Logits, widened
+from calibrant.registry import SCORES
 
 PAIRS = 4096  # rows up to which pairs are compared
-
-
-def _lead(values: Tensor) -> Tensor:
-    two = values.topk(2, dim=1).values
-    return two[:, 0] - two[:, 1]
-
-
-def _square(logits: Tensor) -> Tensor:
-    return logits.softmax(1).square().sum(1)
 
 
 def _released(logits: Tensor) -> Tensor:
@@ -27,27 +19,18 @@ def _released(logits: Tensor) -> Tensor:
     return best.exp() / probs.exp().sum(1)  # the largest of a second softmax
 
 
-# name -> score, and whether it lies in [0, 1]
-SCORES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
-    "msp": (lambda logits: logits.softmax(1).amax(1), True),
-    "margin": (lambda logits: _lead(logits.softmax(1)), True),
-    "normalised_negative_entropy": (lambda logits: 1 - entropy(logits) / math.log(logits.shape[1]), True),
-    "l2_norm": (lambda logits: _square(logits).sqrt(), True),
-    "released": (_released, True),
-    "negative_entropy": (lambda logits: -entropy(logits), False),
-    "gini": (lambda logits: _square(logits) - 1, False),
-    "max_logit": (lambda logits: logits.amax(1), False),
-    "energy": (lambda logits: logits.logsumexp(1), False),
-    "logit_margin": (_lead, False),
+Score = Callable[[Tensor], Tensor]
+UNIT: dict[str, Score] = {  # within [0, 1] whatever the other rows are
+    **{name: score for name, score in FROM_LOGITS.items() if SCORES.entry(name).facts["range"] == (0.0, 1.0)},
+    "released": _released,
 }
-
-
+CONFIDENCES: dict[str, Score] = UNIT | FROM_LOGITS
 WITHIN_UNIT = {"negative_entropy": "normalised_negative_entropy"}  # the same order of rows, within [0, 1]
 
 
 def has_unit_range(name: str) -> bool:
     """Say whether a score, or its form within [0, 1], needs no other rows to lie there."""
-    return SCORES[WITHIN_UNIT.get(name, name)][1]
+    return WITHIN_UNIT.get(name, name) in UNIT
 
 
 def confidence_of(logits: Logits, name: str) -> Confidence:
@@ -57,9 +40,9 @@ def confidence_of(logits: Logits, name: str) -> Confidence:
         >>> confidence_of(torch.tensor([[3.0, 1.0]]), "logit_margin")
         tensor([2.])
     """
-    if name not in SCORES:
-        raise ValueError(f"confidence must be one of {', '.join(SCORES)}; got {name!r}.")
-    return SCORES[name][0](widened(logits))
+    if name not in CONFIDENCES:
+        raise ValueError(f"confidence must be one of {', '.join(CONFIDENCES)}; got {name!r}.")
+    return CONFIDENCES[name](widened(logits))
 
 
 def unit_confidence_of(logits: Logits, name: str) -> Confidence:

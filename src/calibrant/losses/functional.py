@@ -70,21 +70,6 @@ def surest(logp: Logits, labels: Labels) -> tuple[Confidence, Correct]:
     return picked(logp, predicted).exp(), predicted == labels
 
 
-def entropy(logits: Logits) -> PerSample:
-    r"""Return :math:`-\sum_k p_k \log p_k` of each row, in nats; an impossible class (a logit of -inf) counts as 0.
-
-    Example:
-        >>> entropy(torch.tensor([[0.0, 0.0]]))
-        tensor([0.6931])
-    """
-    return entropy_of(widened(logits).log_softmax(1))
-
-
-def entropy_of(logp: Logits) -> PerSample:
-    """Return the same as `entropy`, of log probabilities that are already there."""
-    return -(logp.exp() * bounded(logp)).sum(1)
-
-
 def bounded(logp: Logits) -> Logits:
     """Return log probabilities that a probability of 0 may be multiplied by: -inf times 0 would be no number."""
     return logp.clamp(min=-1e30)

@@ -1,14 +1,22 @@
-r"""Confidence scoring functions: predictions -> one value a row, higher = surer.
+r"""Confidence scores: one value a row, higher = more confident.
 
-A score reads facts that the pass over the logits left behind, so each costs O(n). With :math:`z` the logits of a row,
-:math:`p = \mathrm{softmax}(z)` and :math:`p_{(1)} \ge p_{(2)} \ge \dots` its sorted values.
+A registered score is a function of `Predictions` and reads facts that one pass over the logits left behind, so each
+costs O(n). `FROM_LOGITS` holds the same scores as differentiable functions of logits, for losses and trust predictors.
+With :math:`z` the logits of a row, :math:`p = \mathrm{softmax}(z)` and :math:`p_{(1)} \ge p_{(2)} \ge \dots` its sorted
+values.
 """
 
 import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
 
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import PerSample
+from calibrant.predictions.types import Logits, PerSample, widened
 from calibrant.registry import SCORES
+
+SORTED = 10  # of the largest log-probabilities that `own_scores` keeps
 
 
 @SCORES.register(range=(0.0, 1.0))
@@ -168,3 +176,67 @@ def tcp(predictions: Predictions) -> PerSample:
         tensor([0.2000], dtype=torch.float64)
     """
     return (-predictions.nll).exp()
+
+
+def entropy(logits: Logits) -> PerSample:
+    r"""Return :math:`-\sum_k p_k \log p_k` of each row, in nats; an impossible class (a logit of -inf) counts as 0.
+
+    Example:
+        >>> entropy(torch.tensor([[0.0, 0.0]]))
+        tensor([0.6931])
+    """
+    return entropy_of(widened(logits).log_softmax(1))
+
+
+def entropy_of(logp: Logits) -> PerSample:
+    """Return the same as `entropy`, of log probabilities that are already there."""
+    return -(logp.exp() * logp.clamp(min=-1e30)).sum(1)  # 0 log 0 = 0; 0 times -inf would be NaN
+
+
+def _lead(values: Tensor) -> Tensor:
+    two = values.topk(2, dim=1).values
+    return two[:, 0] - two[:, 1]
+
+
+def _square(logits: Tensor) -> Tensor:
+    return logits.softmax(1).square().sum(1)
+
+
+FROM_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "msp": lambda logits: logits.softmax(1).amax(1),
+    "margin": lambda logits: _lead(logits.softmax(1)),
+    "normalised_negative_entropy": lambda logits: 1 - entropy(logits) / math.log(logits.shape[1]),
+    "l2_norm": lambda logits: _square(logits).sqrt(),
+    "negative_entropy": lambda logits: -entropy(logits),
+    "gini": lambda logits: _square(logits) - 1,
+    "max_logit": lambda logits: logits.amax(1),
+    "energy": lambda logits: logits.logsumexp(1),
+    "logit_margin": _lead,
+}
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    r"""Return the log odds of the predicted class, :math:`\log p_{(1)} - \log(1 - p_{(1)})`, of each row.
+
+    The logarithm of the rest is summed over the other classes, so a confidence that rounds to 1 still has its rank.
+
+    Example:
+        >>> log_odds(torch.tensor([[2.0, 0.0], [1e4, 0.0]]))
+        tensor([2.0000e+00, 1.0000e+04])
+    """
+    z = widened(logits)
+    top, place = z.max(1, keepdim=True)
+    others = z.scatter(1, place, -torch.inf)
+    return top.squeeze(1) - others.logsumexp(1)
+
+
+def own_scores(logits: Tensor) -> Tensor:
+    r"""Return (n, m) scores beside the log odds: negative entropy, logit margin, the largest log-probabilities sorted.
+
+    Example:
+        >>> own_scores(torch.zeros(1, 3))
+        tensor([[-1.0986,  0.0000, -1.0986, -1.0986, -1.0986]])
+    """
+    logp = widened(logits).log_softmax(1)
+    best = logp.topk(min(SORTED, logp.shape[1]), dim=1).values
+    return torch.cat([-entropy_of(logp)[:, None], best[:, :1] - best[:, 1:2], best.clamp(min=-1e4)], 1)

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from calibrant.metrics.scores import SORTED, log_odds, own_scores
 from calibrant.predictions.fit_data import Rows, of_call, of_fit
 from calibrant.trust.heads import Kind, check_kind, prepared, z_of
 from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
-from calibrant.trust.own_scores import SORTED, log_odds, own_scores
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 Made = TypeVar("Made", bound="Learned")

@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
+from calibrant.metrics.scores import log_odds
 from calibrant.predictions.fit_data import Rows
 from calibrant.registry import TRUST
-from calibrant.trust.own_scores import log_odds
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import check_shapes, entropy_of, surest
+from calibrant.losses.functional import check_shapes, surest
+from calibrant.metrics.scores import entropy_of
 from calibrant.predictions.types import Labels, Logits, PerSample, Scalar, widened
 from calibrant.registry import PENALTIES
 

@@ -1,6 +1,6 @@
 """The entropy of the predictions, with a minus."""
 
-from calibrant.losses.functional import entropy
+from calibrant.metrics.scores import entropy
 from calibrant.predictions.types import Labels, Logits, Scalar
 from calibrant.registry import PENALTIES
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from calibrant.losses.functional import entropy_of
+from calibrant.metrics.scores import entropy_of
 from calibrant.predictions.types import Confidence, Labels, Logits, PerSample
 
 Stacked = Tensor  # (s, n, k)

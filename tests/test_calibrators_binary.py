@@ -13,7 +13,7 @@ from scipy.special import expit, gammaln, logit
 from calibrant.calibrators._solvers import one_vs_rest as lifting
 from calibrant.calibrators._solvers import tables
 from calibrant.calibrators._solvers.logistic import platt_targets
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Problems
 from calibrant.calibrators.bbq import BBQ, default_bins, histograms
 from calibrant.calibrators.beta import Beta
 from calibrant.calibrators.export import to_program

@@ -11,9 +11,8 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 
 from calibrant import Predictions
 from calibrant.calibrators._solvers import network, newton
-from calibrant.calibrators._solvers.indicators import INDICATORS, look
-from calibrant.calibrators._solvers.logsum import LogSum
-from calibrant.calibrators._solvers.objectives import GOALS, Scaled, printed, soft_binned
+from calibrant.calibrators._solvers.objectives import GOALS, LogSum, Scaled, printed, soft_binned
+from calibrant.calibrators._solvers.samplewise import INDICATORS, look
 from calibrant.calibrators.ensemble_temperature import EnsembleTemperature, on_simplex
 from calibrant.calibrators.parameterised_temperature import ParameterisedTemperature
 from calibrant.calibrators.smart import Smart, temperature_bounds
@@ -411,7 +410,7 @@ def test_steps_on_the_table_lead_where_exact_ones_do(monkeypatch):
     logits, labels = over_confident(1500, 60)
     logits = logits * (1 + look(logits, ["margin"]).clamp(max=4) / 4)
     quick = Smart.fit(logits, labels, steps=10)
-    monkeypatch.setattr("calibrant.calibrators._solvers.logsum.EXACT", 1000)
+    monkeypatch.setattr("calibrant.calibrators._solvers.objectives.EXACT", 1000)
     exact = Smart.fit(logits, labels, steps=10)
     assert float((quick.temperature(logits) - exact.temperature(logits)).abs().max()) < 1e-4
 

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.special import expit, gammaln, softmax
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step
 from calibrant.calibrators.histogram import equal_mass
 from calibrant.predictions.facts import PROB_ZERO

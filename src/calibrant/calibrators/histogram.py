@@ -5,8 +5,7 @@ from typing import Any, get_args
 import numpy as np
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step, supported
 from calibrant.metrics.bins import EDGE, Scheme
 from calibrant.predictions.fit_data import Rows

@@ -7,8 +7,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
 from calibrant.predictions.fit_data import Rows
 from calibrant.predictions.types import Array, Vector

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators._solvers.indicators import look
 from calibrant.calibrators._solvers.network import Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled, brier
-from calibrant.calibrators._solvers.samplewise import MOST, Problem, Samplewise
+from calibrant.calibrators._solvers.samplewise import MOST, Problem, Samplewise, look
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import Rows
 from calibrant.predictions.types import Vector

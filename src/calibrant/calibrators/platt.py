@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import Rows
 from calibrant.predictions.types import Array, Vector

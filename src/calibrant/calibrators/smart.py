@@ -5,10 +5,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant.calibrators._solvers.indicators import INDICATORS
 from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.objectives import GOALS
-from calibrant.calibrators._solvers.samplewise import Problem, Samplewise
+from calibrant.calibrators._solvers.samplewise import INDICATORS, Problem, Samplewise
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import Rows
 from calibrant.registry import CALIBRATORS

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 
 from calibrant.calibrators._solvers import objectives
-from calibrant.calibrators._solvers.indicators import look
 from calibrant.calibrators._solvers.network import Loss, Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled
-from calibrant.calibrators._solvers.samplewise import Problem, Samplewise
+from calibrant.calibrators._solvers.samplewise import Problem, Samplewise, look
 from calibrant.predictions.fit_data import Rows
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, log_odds, shifted, top_log_odds
-from calibrant.calibrators._solvers.problems import Problems
+from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems, log_odds, shifted, top_log_odds
 from calibrant.calibrators._solvers.tables import Table, stacked, step
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import Rows

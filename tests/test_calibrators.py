@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, audit
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 K, D = 4, 6
@@ -293,7 +293,7 @@ def test_a_fit_that_does_not_help_leaves_logits_alone_and_says_why():
     Temperature = CALIBRATORS["temperature"]
     fit = Temperature.fit(logits, labels)
     worse = Temperature.made(
-        Rows.read(logits, labels), {"temperature": torch.tensor(1e-3), "spread": torch.tensor(0.0)}, fit.settings
+        FitData.read(logits, labels), {"temperature": torch.tensor(1e-3), "spread": torch.tensor(0.0)}, fit.settings
     )
     assert worse.fitted.identity
     assert torch.equal(worse(logits), logits)

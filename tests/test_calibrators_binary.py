@@ -23,7 +23,7 @@ from calibrant.calibrators.platt import Platt
 from calibrant.calibrators.spline import Spline, nearest_spline, recalibrated
 from calibrant.calibrators.venn_abers import VennAbers, steps
 from calibrant.metrics.bins import assign
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 
 METHODS = (Platt, Beta, Histogram, Isotonic, BBQ, Spline, VennAbers)
 LIFTS = ("one_vs_rest", "pooled", "top_label", "tempered")
@@ -77,7 +77,7 @@ def test_the_beta_map():
 
 
 def test_histogram_of_the_confidence():
-    ((odds, hits),) = Problems.of(Rows.read(F1, F1_LABELS), "top_label", many="pooled")
+    ((odds, hits),) = Problems.of(FitData.read(F1, F1_LABELS), "top_label", many="pooled")
     rates, counts = frequencies(odds, hits, equal_width(odds, 5))
     assert rates == pytest.approx([0.1, 0, 0, 1, 1], abs=1e-12)
     assert counts.tolist() == [0, 1, 2, 1, 2]
@@ -93,7 +93,7 @@ def test_pool_adjacent_violators():
 
 
 def test_one_isotonic_map_for_all_pairs():
-    rows = Rows.read(F1, F1_LABELS)
+    rows = FitData.read(F1, F1_LABELS)
     ((odds, hits),) = Problems.of(rows, "pooled", many="pooled")
     found = blocks(odds, hits)
     inside = [int(np.searchsorted(found.left, value + 1e-9)) - 1 for value in odds[:3]]

@@ -18,7 +18,7 @@ from calibrant.calibrators.meta import MetaAcc, MetaMis
 from calibrant.calibrators.procal import Procal
 from calibrant.calibrators.temperature import Temperature
 from calibrant.io.sealed import load
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.predictions import Predictions
 
 F1 = torch.tensor(
@@ -112,7 +112,7 @@ def test_group_mixture_has_the_published_value():
     point = torch.cat([weight, torch.atanh(-tau.log() / group.REACH)])[None]
     found = []
     for label in range(3):
-        rows = Rows.read(F1[:1], [label])
+        rows = FitData.read(F1[:1], [label])
         one = torch.ones(1, 1, dtype=torch.float64)
         mixture = group._Mixture(one, *group._table(rows, torch.arange(1), 1.0), 2)
         value = mixture(point)[0].item() - 0.1 * weight.square().mean().item()
@@ -124,7 +124,7 @@ def test_group_mixture_has_the_published_value():
 
 def test_group_objective_and_slope_are_those_of_the_exact_mixture(network):
     z, y, f, *_ = (t[:300].double() if t.is_floating_point() else t[:300] for t in network)
-    rows = Rows.read(z, y)
+    rows = FitData.read(z, y)
     for beta, groups in ((0.4, 2), (1.3, 3)):
         mixture = group._Mixture(f, *group._table(rows, torch.arange(300), beta), groups)
         points = torch.randn(4, groups * 33, generator=torch.Generator().manual_seed(groups)).double() * 0.4
@@ -137,7 +137,7 @@ def test_group_objective_and_slope_are_those_of_the_exact_mixture(network):
 
 def test_group_partitions_are_as_good_as_those_of_scipy(network):
     z, y, f, *_ = (t[:400].double() if t.is_floating_point() else t[:400] for t in network)
-    rows = Rows.read(z, y)
+    rows = FitData.read(z, y)
     unit = float(f.square().mean().sqrt())
     mixture = group._Mixture(f / unit, *group._table(rows, torch.arange(400), 0.4), 2)
     start = torch.rand(5, 66, generator=torch.Generator().manual_seed(0)).double() * 0.3

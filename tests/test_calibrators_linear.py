@@ -18,7 +18,7 @@ from calibrant.calibrators.structured import StructuredMatrix, StructuredVector
 from calibrant.calibrators.vector import Vector
 from calibrant.metrics.binned import top_label_ece
 from calibrant.predictions.facts import from_logits
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 
 FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
 Z = torch.tensor(
@@ -127,7 +127,7 @@ def test_matrix_scaling_is_the_least_log_loss():
 def test_structured_scaling_is_the_least_ridged_log_loss(full, strength):
     z, y = sample(200, 5, seed=3)
     n, k = z.shape
-    p = (z * least_log_loss(Rows.read(z, y)).beta).softmax(1)
+    p = (z * least_log_loss(FitData.read(z, y)).beta).softmax(1)
     x = (p * n / (n + 1) + 1 / (k * (n + 1))).log()
 
     def loss(v, m, b):
@@ -170,7 +170,7 @@ def test_the_dirichlet_map_has_its_known_value_and_the_identity_returns_p():
 
 def test_a_very_strong_ridge_leaves_temperature_scaling_mixed_with_the_uniform():
     z, y = sample()
-    expected = (z * least_log_loss(Rows.read(z, y)).beta).softmax(1) * 400 / 401 + 1 / (4 * 401)
+    expected = (z * least_log_loss(FitData.read(z, y)).beta).softmax(1) * 400 / 401 + 1 / (4 * 401)
     for method in (StructuredVector, StructuredMatrix):
         close(method.fit(z, y, strength=1e9)(z), expected.log(), atol=1e-6)
 
@@ -254,7 +254,7 @@ def test_a_class_without_rows_keeps_the_shared_correction(name):
     z, y = z[y != 3], y[y != 3]
     cal = METHODS[name](z, y)
     assert any("1 of 5 classes have no rows" in note for note in cal.fitted.notes)
-    beta = least_log_loss(Rows.read(z, y)).beta
+    beta = least_log_loss(FitData.read(z, y)).beta
     if name == "class_temperature":
         assert float(cal.temperature[3]) == 1 / beta
         return
@@ -271,7 +271,7 @@ def test_a_class_without_rows_keeps_the_shared_correction(name):
 def test_nothing_is_learned_from_one_class_beyond_its_temperature(fit):
     z, _ = sample(50, 3)
     y = torch.full((50,), 1)
-    close(fit(z, y)(z), z * least_log_loss(Rows.read(z, y)).beta, atol=1e-9)
+    close(fit(z, y)(z), z * least_log_loss(FitData.read(z, y)).beta, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["vector", "structured_vector", "structured_matrix"])
@@ -346,7 +346,7 @@ def slow_descent(logits, labels, start, candidates, sweeps):
 def test_class_temperatures_are_those_of_the_naive_loop(name, candidates):
     z, y = sample(150, 4, seed=2, scale=2.0)
     cal = ClassTemperature.fit(z, y, candidates=name, sweeps=3)
-    expected, error = slow_descent(z, y, 1 / least_log_loss(Rows.read(z, y)).beta, candidates, 3)
+    expected, error = slow_descent(z, y, 1 / least_log_loss(FitData.read(z, y)).beta, candidates, 3)
     assert cal.temperature.tolist() == pytest.approx(expected, rel=1e-9)
     assert cal.fitted.after == pytest.approx(error, abs=1e-12)
     assert len(set(expected)) > 1
@@ -354,7 +354,7 @@ def test_class_temperatures_are_those_of_the_naive_loop(name, candidates):
 
 def test_the_running_ece_is_that_of_all_rows_afresh():
     z, y = sample(500, 12, seed=4)
-    rows = Rows.read(z, y)
+    rows = FitData.read(z, y)
     descent = Descent(rows, 1 / least_log_loss(rows).beta)
     began = descent.error
     for _ in range(3):
@@ -440,5 +440,5 @@ def test_structured_scaling_beats_temperature_scaling_on_real_logits(fit):
     data = np.load(FOLDER / "cifar100_resnet32_ce_val_test.npz")
     z, y = torch.from_numpy(data["val_logits"]), torch.from_numpy(data["val_labels"].astype(np.int64))
     test, truth = torch.from_numpy(data["test_logits"]).double(), torch.from_numpy(data["test_labels"].astype(np.int64))
-    shared = cross_entropy(test * least_log_loss(Rows.read(z, y)).beta, truth)
+    shared = cross_entropy(test * least_log_loss(FitData.read(z, y)).beta, truth)
     assert cross_entropy(fit(z, y)(test), truth) < shared - 0.002

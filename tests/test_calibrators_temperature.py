@@ -18,7 +18,7 @@ from calibrant.calibrators.parameterised_temperature import ParameterisedTempera
 from calibrant.calibrators.smart import Smart, temperature_bounds
 from calibrant.calibrators.smart_proper import SmartProper
 from calibrant.calibrators.temperature import Temperature
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 
 Z = torch.tensor(
     [[2.0, 1.0, 0.1], [0.5, 2.5, 0.3], [1.2, 0.9, 1.0], [0.2, 0.1, 3.0], [1.5, 1.4, 0.2], [-0.5, 0.4, 0.9]],
@@ -75,7 +75,7 @@ def test_the_rules_give_their_published_values(rule, t, objective):
 def test_the_optimum_is_reached_at_every_scale_in_few_passes(k, times, dtype, n):
     logits, labels = over_confident(n, k)
     given = (times * logits).to(dtype)
-    found = newton.least_log_loss(Rows.read(given, labels))
+    found = newton.least_log_loss(FitData.read(given, labels))
     z = given.double() - given.double().amax(1, keepdim=True)
 
     def slope(u):  # of the log loss in log beta: an independent root search, by torch's own softmax
@@ -100,7 +100,7 @@ def test_passes_are_counted_as_they_happen(monkeypatch):
 
     monkeypatch.setattr(newton, "_moments", counting)
     logits, labels = over_confident(5000, 20)
-    found = newton.least_log_loss(Rows.read(logits, labels))
+    found = newton.least_log_loss(FitData.read(logits, labels))
     assert sum(rows_read) / 5000 == pytest.approx(found.passes)
     assert sum(n == 5000 for n in rows_read) <= 3
 
@@ -126,9 +126,9 @@ def test_where_there_is_no_optimum_the_bound_is_returned_with_the_reason(dtype):
 
 def _unchecked(logits, labels):
     """Labels that the door would call permuted, given with their classes named."""
-    rows = Rows(Predictions(logits=logits, labels=labels, classes=range(logits.shape[1])))
+    rows = FitData(Predictions(logits=logits, labels=labels, classes=range(logits.shape[1])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "read", classmethod(lambda cls, *a, **k: rows))
+        patch.setattr(FitData, "read", classmethod(lambda cls, *a, **k: rows))
         return Temperature.fit(logits, labels)
 
 
@@ -261,7 +261,7 @@ def test_the_log_sum_and_its_derivative_are_exact_enough(k):
 @pytest.mark.parametrize("k", [5, 30])
 def test_every_objective_has_the_derivative_of_its_value(name, k):
     logits, labels = over_confident(40, k)
-    rows = Scaled(Rows.read(logits, labels), low=0.05, high=20.0)
+    rows = Scaled(FitData.read(logits, labels), low=0.05, high=20.0)
     beta = np.random.default_rng(0).uniform(0.3, 1.5, 40)
     value, slope = GOALS[name](beta, rows)
     assert math.isfinite(value)
@@ -275,7 +275,7 @@ def test_every_objective_has_the_derivative_of_its_value(name, k):
 def test_objectives_are_what_their_names_say():
     logits, labels = over_confident(60, 6)
     beta = np.random.default_rng(0).uniform(0.3, 1.5, 60)
-    rows = Scaled(Rows.read(logits, labels), low=0.05, high=20.0)
+    rows = Scaled(FitData.read(logits, labels), low=0.05, high=20.0)
     scaled = logits * torch.from_numpy(beta)[:, None]
     p, truth = scaled.softmax(1), torch.nn.functional.one_hot(labels, 6).double()
     c, a = p.amax(1), (p.argmax(1) == labels).double()
@@ -355,7 +355,7 @@ def test_the_gradient_of_the_network_is_that_of_autograd(widths):
 
 def test_training_is_adam():
     logits, labels = over_confident(100, 4)
-    scaled = Scaled(Rows.read(logits, labels), low=0.05, high=20.0)
+    scaled = Scaled(FitData.read(logits, labels), low=0.05, high=20.0)
     net = network.Network(look(logits, ["margin"]), (3,))
     begin = net.start(0.3, seed=0)
     ours = [

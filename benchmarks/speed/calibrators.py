@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from calibrant.calibrators._solvers import objectives
 from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.samplewise import Problem
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 THREADS = 2
@@ -124,7 +124,7 @@ def plain_adam(rows, steps):
 def smart(n=10_000, k=1000):
     torch.set_num_threads(THREADS)
     logits, labels = classifier(n, k)
-    rows = Rows.read(logits, labels)
+    rows = FitData.read(logits, labels)
     best, _ = race({"ours": lambda: fit("smart", logits, labels)}, threads=THREADS, rounds=3)
     a_step = plain_adam(rows, 40)
     met = [at_least(1, f"smart / 2 000 autograd steps (40 timed), {n} x {k}", best["ours"], 2000 * a_step)]
@@ -151,7 +151,7 @@ def without_the_table(n=4000, k=200, sets=5):
     """
     found = []
     for seed in range(sets):
-        rows = Rows.read(*classifier(n, k))
+        rows = FitData.read(*classifier(n, k))
         usual, objectives.EXACT = objectives.EXACT, k
         exact = Problem(rows, ["margin"], (16,))
         objectives.EXACT = usual
@@ -177,7 +177,7 @@ def step(n=10_000):
     """Time one evaluation of objective and gradient at two numbers of classes."""
     problems = {}
     for k in (10, 1000):
-        problem = Problem(Rows.read(*classifier(n, k)), ["margin"], (16,))
+        problem = Problem(FitData.read(*classifier(n, k)), ["margin"], (16,))
         problems[k] = (problem, problem.start(0))
 
     def one(k):

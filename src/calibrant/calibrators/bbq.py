@@ -11,7 +11,7 @@ from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step
 from calibrant.calibrators.histogram import equal_mass
 from calibrant.predictions.facts import PROB_ZERO
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -58,7 +58,7 @@ class BBQ(Lifted):
         """Fit on held-out rows."""
         if bins is not None and (len(bins) == 0 or min(bins) < 1):
             raise ValueError(f"bins must be numbers of bins, each at least 1, or None to choose; got {list(bins)}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="tempered")
         tables = problems.solved(lambda odds, hits: averaged(odds, hits, bins or default_bins(len(odds))))
         edges, odds = stacked(tables)

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators.calibrator import Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -49,7 +49,7 @@ class Beta(Lifted):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Beta":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="one_vs_rest")
         found = problems.solved(coefficients)
         a, b, c = torch.from_numpy(np.stack([at for at, _ in found], 1))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from calibrant.io.sealed import CALIBRATOR, Contents, write
 from calibrant.predictions.facts import from_logits
-from calibrant.predictions.fit_data import Rows, checked
+from calibrant.predictions.fit_data import FitData, checked
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Features
 from calibrant.records import count, versions
@@ -81,7 +81,7 @@ class Calibrator(nn.Module):
     @classmethod
     def made(
         cls: "type[Fitted]",
-        rows: Rows,
+        rows: FitData,
         state: Mapping[str, Tensor],
         settings: Mapping[str, Any] | None = None,
         *,

@@ -14,7 +14,7 @@ from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.metrics.binned import bin_sums, top_label_ece
 from calibrant.metrics.bins import assign
 from calibrant.predictions.facts import from_logits
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -70,7 +70,7 @@ class ClassTemperature(Calibrator):
             raise ValueError(f"candidates must be one of {', '.join(_CANDIDATES)}; got {candidates!r}.")
         if sweeps < 1:
             raise ValueError(f"sweeps must be at least 1; got {sweeps}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         shared = least_log_loss(rows)
         descent = Descent(rows, 1 / shared.beta)
         done = descent.run(_CANDIDATES[candidates], sweeps)
@@ -111,7 +111,7 @@ class Descent:
     the second. What the other classes add up to, without any one class, follows from these without cancellation.
     """
 
-    def __init__(self, rows: Rows, shared: float) -> None:
+    def __init__(self, rows: FitData, shared: float) -> None:
         self.shared = shared
         self.logits: Vector = np.ascontiguousarray(rows.given.cpu().double().numpy().T)
         self.labels: Array = rows.labels.numpy()

@@ -13,7 +13,7 @@ from calibrant.calibrators._solvers.affine import ITERATIONS, Affine, Regression
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, log_loss
 from calibrant.predictions.facts import PROB_ZERO
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 Strength = float | Sequence[float] | Literal["cv"]
@@ -66,7 +66,7 @@ class Dirichlet(Calibrator):
         """Fit on held-out rows."""
         if folds < 2:
             raise ValueError(f"folds must be at least 2; got {folds}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         shared = least_log_loss(rows)
         data = _Data(log_p(rows.logits), shared.beta, rows.labels)
         pairs, downhill = _pairs(odir, bias, rows.n, rows.k)

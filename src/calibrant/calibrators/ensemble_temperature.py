@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.calibrators.temperature import least_brier
 from calibrant.predictions.facts import PROB_ZERO
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 from calibrant.registry import CALIBRATORS
 
@@ -42,7 +42,7 @@ class EnsembleTemperature(Calibrator):
     @classmethod
     def fit(cls, logits: Any, labels: Any) -> "EnsembleTemperature":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         found = least_brier(rows)
         beta = found.beta
         members = [(rows.logits * beta).softmax(1), rows.logits.softmax(1), torch.full_like(rows.logits, 1 / rows.k)]

@@ -12,7 +12,7 @@ from calibrant.metrics.binned import top_label_ece
 from calibrant.metrics.bins import assign
 from calibrant.predictions import checks as check
 from calibrant.predictions.facts import CHUNK
-from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -58,7 +58,7 @@ class FeatureClipping(Calibrator):
     @classmethod
     def fit(cls, logits: Any, labels: Any, features: Any, *, weight: Any, bias: Any = None) -> "FeatureClipping":
         """Fit on held-out rows, their features and the layer that made logits of them."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         inputs = of_fit(rows)
         layer, offset = _layer(weight, bias, rows.k, inputs.shape[1])
         away = float((inputs @ layer.T + offset - rows.given.cpu()).abs().max())
@@ -109,7 +109,7 @@ def _layer(weight: Any, bias: Any, k: int, d: int) -> tuple[Tensor, Tensor]:
     return w, b
 
 
-def _along_grid(rows: Rows, features: Tensor, weight: Tensor) -> tuple[Vector, Vector]:
+def _along_grid(rows: FitData, features: Tensor, weight: Tensor) -> tuple[Vector, Vector]:
     """Return ECE and accuracy at each value of the grid."""
     size = max(1, min(CHUNK // 4 // rows.k, 8 * CHUNK // features.shape[1]))
     whole = (rows.logits, rows.labels, features)

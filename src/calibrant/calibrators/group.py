@@ -10,7 +10,7 @@ from calibrant.calibrators._solvers.lbfgs import minimise
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator
 from calibrant.predictions.facts import CHUNK
-from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.registry import CALIBRATORS
 
 START = 1.5  # the temperatures of the groups at first, in units of the common one
@@ -75,7 +75,7 @@ class Group(Calibrator):
                 raise ValueError(f"{name} must be at least 1; got {value}.")
         if split is not None and not 0 < split < 1:
             raise ValueError(f"split must be a share between 0 and 1, or None for no split; got {split}.")
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         inputs = rows.logits - rows.logits.mean(1, keepdim=True) if features is None else of_fit(rows)
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(rows.n, generator=generator)
@@ -147,7 +147,7 @@ class _Mixture:
         return value, (c + t * (2 * (3 * up - bend - c) + t * 3 * (bend - 2 * up))) / SPACING
 
 
-def _partitions(rows: Rows, finding: Tensor, inputs: Tensor, beta: float, start: Tensor) -> Tensor:
+def _partitions(rows: FitData, finding: Tensor, inputs: Tensor, beta: float, start: Tensor) -> Tensor:
     """Return the (partitions, groups, d) weights that the rows ``finding`` are grouped by."""
     features = inputs[finding]
     unit = float(features.square().mean().sqrt()) or 1.0
@@ -159,7 +159,7 @@ def _partitions(rows: Rows, finding: Tensor, inputs: Tensor, beta: float, start:
     return points[:, : groups * d].reshape(start.shape) / unit
 
 
-def _table(rows: Rows, chosen: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def _table(rows: FitData, chosen: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """Log probability of the true class, and its rise over one spacing, on the grid of log beta; (points, n) each."""
     grid = beta * torch.arange(-REACH, REACH + SPACING / 2, SPACING, dtype=torch.float64).exp()
     parts = []
@@ -175,7 +175,7 @@ def _table(rows: Rows, chosen: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     return true, rise
 
 
-def _temperatures(rows: Rows, fitting: Tensor, inputs: Tensor, weight: Tensor, common: float) -> tuple[Tensor, int]:
+def _temperatures(rows: FitData, fitting: Tensor, inputs: Tensor, weight: Tensor, common: float) -> tuple[Tensor, int]:
     """Return 1/T of each group, and how many groups had to take the common one."""
     beta = torch.full(weight.shape[:2], common, dtype=torch.float64)
     lost = 0
@@ -183,7 +183,7 @@ def _temperatures(rows: Rows, fitting: Tensor, inputs: Tensor, weight: Tensor, c
         mine = (inputs[fitting] @ w.T).argmax(1)
         for g in range(len(w)):
             part = fitting[mine == g]
-            found = least_log_loss(Rows(rows.predictions.take(part))) if len(part) >= FEW else None
+            found = least_log_loss(FitData(rows.predictions.take(part))) if len(part) >= FEW else None
             own = found is not None and not found.bound
             lost += not own
             beta[u, g] = found.beta if found is not None and own else common

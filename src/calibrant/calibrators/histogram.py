@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step, supported
 from calibrant.metrics.bins import EDGE, Scheme
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -53,7 +53,7 @@ class Histogram(Lifted):
             raise ValueError(f"bins must be at least 1; got {bins}.")
         if scheme not in get_args(Scheme):
             raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="tempered")
 
         def solve(odds: Vector, hits: Array) -> Table:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 
@@ -26,7 +26,7 @@ class Identity(Calibrator):
     @classmethod
     def fit(cls, logits: Any, labels: Any) -> "Identity":
         """Check the rows and fit nothing."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         return cls.made(rows, {}, log_loss=float(rows.predictions.nll.mean()))
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:

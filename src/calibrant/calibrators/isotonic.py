@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -49,7 +49,7 @@ class Isotonic(Lifted):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, strict: bool = False, lift: Lift | None = None) -> "Isotonic":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="pooled")
 
         def solve(odds: Vector, hits: Array) -> Table:

@@ -8,7 +8,7 @@ import numpy as np
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.prior import shares as checked
 from calibrant.metrics.curves import clopper_pearson
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64
 from calibrant.records import count, percent
@@ -158,7 +158,7 @@ def _refuse_uncalibrated(held_out: Predictions, train: Vector) -> None:
     shared = _beyond_chance(seen, n * train, n * train * (1 - train), "expected")
     if shared:
         raise ValueError(f"held_out must share train_prior; {shared}. Pass the shares that the scores assume.")
-    found = least_log_loss(Rows.read(held_out.logits, held_out.labels))
+    found = least_log_loss(FitData.read(held_out.logits, held_out.labels))
     error = 0.0 if found.bound and found.beta < 1 else found.spread  # at that bound the logits say nothing at all
     if abs(np.log(found.beta)) > max(np.log(1 + OFF), 3 * error):
         way = "over" if found.beta < 1 else "under"

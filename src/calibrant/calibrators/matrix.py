@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant.calibrators._solvers.affine import ITERATIONS, applied, unpenalised
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.records import count
 from calibrant.registry import CALIBRATORS
 
@@ -39,7 +39,7 @@ class Matrix(Calibrator):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, iterations: int = ITERATIONS) -> "Matrix":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         found = unpenalised(rows, full=True, iterations=iterations)
         return cls.made(rows, found.state, found.settings, converged=found.converged, notes=found.notes)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Correct, PerSample, Vector, float64
 from calibrant.records import percent
 from calibrant.registry import CALIBRATORS
@@ -57,7 +57,7 @@ class Rejecting(Calibrator):
 
     def coverage(self, logits: Any, labels: Any) -> Coverage:
         """Return how many rows are accepted, and the accuracy of those, of all, and of all by argmax."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         kept, right = self.accepted(rows.given).cpu(), rows.correct.double()
         argmax = self.calibrate(rows.predictions).correct.double()
         return Coverage(
@@ -76,7 +76,7 @@ class Rejecting(Calibrator):
 
     @classmethod
     def with_threshold(
-        cls: "type[Made]", rows: Rows, threshold: float, used: Tensor, settings: dict[str, Any], notes: list[str]
+        cls: "type[Made]", rows: FitData, threshold: float, used: Tensor, settings: dict[str, Any], notes: list[str]
     ) -> Made:
         """Fit T on the accepted rows that the threshold does not rest on."""
         kept = rows.facts.entropy < threshold * (1 - ON)
@@ -84,7 +84,7 @@ class Rejecting(Calibrator):
         free[used] = False
         before = after = 0.0
         beta = 1.0
-        part = Rows(rows.predictions.take(free)) if bool(free.any()) else None
+        part = FitData(rows.predictions.take(free)) if bool(free.any()) else None
         if part is None:
             notes.append("No accepted row is left to fit T on, so T = 1.")
         else:
@@ -135,7 +135,7 @@ class MetaMis(Rejecting):
         """Fit on held-out rows."""
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be a share between 0 and 1; got {alpha}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         right = rows.correct.nonzero().squeeze(1)
         if len(right) == 0:
             notes = ["No row is right, so none is rejected."]
@@ -181,7 +181,7 @@ class MetaAcc(Rejecting):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, accuracy: float | None = None, seed: int = 0) -> "MetaAcc":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         n1 = max(1, min(MOST, rows.n // 10))
         used = _drawn(torch.arange(rows.n), n1, seed)
         reached, entropy = _curve(rows.facts.entropy[used], rows.correct[used])
@@ -247,7 +247,7 @@ def _entropy(z: Tensor) -> Tensor:
     return total.log() - (weights * d).sum(1) / total
 
 
-def _temperature(part: Rows, notes: list[str]) -> tuple[float, float]:
+def _temperature(part: FitData, notes: list[str]) -> tuple[float, float]:
     """Return 1/T and the log loss there; T is not let go to 0."""
     found = least_log_loss(part)
     if not found.bound or found.beta <= 1:

@@ -12,7 +12,7 @@ from calibrant.calibrators._solvers.network import Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled, brier
 from calibrant.calibrators._solvers.samplewise import MOST, Problem, Samplewise, look
 from calibrant.calibrators.calibrator import Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 from calibrant.registry import CALIBRATORS
 
@@ -54,7 +54,7 @@ class ParameterisedTemperature(Samplewise):
         """Fit on held-out rows; ``seed`` draws the first weights and the fifth that says when to stop."""
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be at least 1; got {steps}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         steps = steps or _stop(rows, seed)
         problem = Problem(rows, INPUTS, WIDTHS)
         *_, (loss, weights) = _path(problem, steps, seed)
@@ -83,13 +83,13 @@ def _link(unit: float, out: Vector) -> tuple[Vector, Vector]:
     return 1 / (unit * level), np.where(inside, -np.sign(out) / (unit * level**2), 0.0)
 
 
-def _stop(rows: Rows, seed: int) -> int:
+def _stop(rows: FitData, seed: int) -> int:
     """Return the number of steps after which a network trained on some rows is best on others."""
     if rows.n < 10:
         return 1
     out = torch.from_numpy(np.random.default_rng(seed).permutation(rows.n) % 5 == 0)
-    problem = Problem(Rows(rows.predictions.take(~out)), INPUTS, WIDTHS)
-    others = Rows(rows.predictions.take(out))
+    problem = Problem(FitData(rows.predictions.take(~out)), INPUTS, WIDTHS)
+    others = FitData(rows.predictions.take(out))
     scaled = Scaled(others, low=1 / (MOST * problem.unit), high=2 / (LOWEST * problem.unit))
     net = Network(look(others.given.cpu().double(), INPUTS), WIDTHS, like=problem.net)
     losses = [brier(_link(problem.unit, net(w))[0], scaled)[0] for _, w in _path(problem, LONGEST, seed)]

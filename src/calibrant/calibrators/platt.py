@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators.calibrator import Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -49,7 +49,7 @@ class Platt(Lifted):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Platt":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="one_vs_rest")
         found = problems.solved(line)
         slope, intercept = torch.from_numpy(np.stack([at for at, _ in found], 1))

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.metrics.bins import EDGE, mass_edges
 from calibrant.predictions.facts import PROB_ZERO
-from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import float64
 from calibrant.records import count
 from calibrant.registry import CALIBRATORS
@@ -82,7 +82,7 @@ class Procal(Calibrator):
         for name, value, known in (("proximity", proximity, _PROXIMITY), ("kind", kind, _ODDS)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         unit, own = _unit(of_fit(rows)), _parted(rows.logits)[1]
         nearest = min(neighbours, max(rows.n - 1, 1))
         close = _among_themselves(unit, nearest, _PROXIMITY[proximity])

@@ -9,7 +9,7 @@ from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.objectives import GOALS
 from calibrant.calibrators._solvers.samplewise import INDICATORS, Problem, Samplewise
 from calibrant.calibrators.calibrator import Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 Indicator = Literal["margin", "entropy", "confidence", "all_logits", "max_logit", "max_less_mean"]
@@ -69,7 +69,7 @@ class Smart(Samplewise):
             raise ValueError(f"indicator must be one of {', '.join(INDICATORS)}; got {indicator!r}.")
         if steps < 1:
             raise ValueError(f"steps must be at least 1; got {steps}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problem = Problem(rows, [indicator], (HIDDEN,))
         goal, scaled = GOALS[objective], problem.scaled
         found = train(problem.net, problem.start(seed), problem.soft, lambda beta: goal(beta, scaled), steps=steps)

@@ -9,7 +9,7 @@ from calibrant.calibrators._solvers import objectives
 from calibrant.calibrators._solvers.network import Loss, Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled
 from calibrant.calibrators._solvers.samplewise import Problem, Samplewise, look
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -56,7 +56,7 @@ class SmartProper(Samplewise):
         """Fit on held-out rows; ``seed`` draws the folds and the first weights."""
         if folds < 2:
             raise ValueError(f"folds must be at least 2; got {folds}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         weight, steps = (0.0, 0) if rows.n < FEWEST else _cross_fitted(rows, folds, seed)
         problem = _problem(rows)
         found = _stops(problem, weight, seed, steps)[-1]
@@ -72,7 +72,7 @@ class SmartProper(Samplewise):
         )
 
 
-def _problem(rows: Rows) -> Problem:
+def _problem(rows: FitData) -> Problem:
     return Problem(rows, INDICATORS, (HIDDEN,), own_unit=True)
 
 
@@ -96,12 +96,12 @@ def _loss(scaled: Scaled, weight: float) -> Loss:
     return loss
 
 
-def _cross_fitted(rows: Rows, folds: int, seed: int) -> tuple[float, int]:
+def _cross_fitted(rows: FitData, folds: int, seed: int) -> tuple[float, int]:
     """Return the weight and the number of steps."""
     fold = torch.from_numpy(np.random.default_rng(seed).permutation(rows.n) % folds)
     betas = np.empty((len(WEIGHTS), STEPS // EVERY + 1, rows.n))
     for out in (fold == f for f in range(folds)):
-        problem = _problem(Rows(rows.predictions.take(~out)))
+        problem = _problem(FitData(rows.predictions.take(~out)))
         others = look(rows.given[out.to(rows.given.device)].cpu().double(), INDICATORS)
         net = Network(others, (HIDDEN,), like=problem.net)
         for place, weight in enumerate(WEIGHTS):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
 from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -54,7 +54,7 @@ class Spline(Lifted):
         """Fit on held-out rows."""
         if knots < 2:
             raise ValueError(f"knots must be at least 2; got {knots}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="tempered")
 
         def solve(odds: Vector, hits: Array) -> Table:

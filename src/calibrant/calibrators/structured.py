@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.calibrators._solvers.affine import ITERATIONS, Regression, Ridge, applied, remarks
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 Made = TypeVar("Made", bound="Structured")
@@ -29,7 +29,7 @@ class Structured(Calibrator):
             raise ValueError(
                 f"strength must be positive and finite; got {strength}. Use vector or matrix for no ridge."
             )
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         shared, mix, k = least_log_loss(rows), 1 / (rows.n + 1), rows.k
         temperature = torch.tensor(1 / shared.beta, dtype=torch.float64)
         x = mixed(rows.logits, temperature, mix)

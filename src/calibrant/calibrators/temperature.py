@@ -14,7 +14,7 @@ from calibrant.calibrators._solvers.newton import Solution, least_log_loss
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.metrics.binned import top_label_ece
 from calibrant.predictions.facts import Facts, from_logits
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
 Rule = Literal["nll", "nll_grid", "mse", "ece_grid", "ece_em_grid"]
@@ -59,7 +59,7 @@ class Temperature(Calibrator):
         """Fit on held-out rows."""
         if rule not in _RULES:
             raise ValueError(f"rule must be one of {', '.join(_RULES)}; got {rule!r}.")
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         found, objective = _RULES[rule](rows)
         notes: tuple[str, ...] = ()
         if found.bound:
@@ -104,7 +104,7 @@ def _number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def _nll(rows: Rows) -> tuple[Solution, Objective]:
+def _nll(rows: FitData) -> tuple[Solution, Objective]:
     found = least_log_loss(rows)
     before = float(rows.predictions.nll.mean())
     # at the optimum the loss is known to rounding; a fit that changes nothing must not look like one that hurts
@@ -112,8 +112,8 @@ def _nll(rows: Rows) -> tuple[Solution, Objective]:
     return found, Objective("log loss", before, after)
 
 
-def _on_grid(name: str, value: Callable[[Rows, Facts], float]) -> Callable[[Rows], tuple[Solution, Objective]]:
-    def best(rows: Rows) -> tuple[Solution, Objective]:
+def _on_grid(name: str, value: Callable[[FitData, Facts], float]) -> Callable[[FitData], tuple[Solution, Objective]]:
+    def best(rows: FitData) -> tuple[Solution, Objective]:
         values = [value(rows, at(rows, 1 / t)) for t in GRID]
         place = int(np.argmin(values))  # the first of equals: the smallest T
         beta = 1 / float(GRID[place])
@@ -123,12 +123,12 @@ def _on_grid(name: str, value: Callable[[Rows, Facts], float]) -> Callable[[Rows
     return best
 
 
-def _mse(rows: Rows) -> tuple[Solution, Objective]:
+def _mse(rows: FitData) -> tuple[Solution, Objective]:
     found = least_brier(rows)
     return found, Objective("Brier score", float(rows.predictions.brier.mean()), _brier(rows, at(rows, found.beta)))
 
 
-def least_brier(rows: Rows) -> Solution:
+def least_brier(rows: FitData) -> Solution:
     """Return the temperature of least Brier score, within a factor e^3 of that of least log loss."""
     first = least_log_loss(rows)
     centre = math.log(first.beta)
@@ -139,28 +139,28 @@ def least_brier(rows: Rows) -> Solution:
     return Solution(beta, float(at(rows, beta).nll.mean()), math.inf, float(search.nfev), first.bound)
 
 
-def at(rows: Rows, beta: float) -> Facts:
+def at(rows: FitData, beta: float) -> Facts:
     """Return the facts of the rows with their logits multiplied by beta."""
     return from_logits(rows.given.double() * beta, rows.labels)
 
 
-def _brier(rows: Rows, facts: Facts) -> float:
+def _brier(rows: FitData, facts: Facts) -> float:
     return float(facts.brier.mean())
 
 
-def _log(rows: Rows, facts: Facts) -> float:
+def _log(rows: FitData, facts: Facts) -> float:
     return float(facts.nll.mean())
 
 
-def _ece(rows: Rows, facts: Facts) -> float:
+def _ece(rows: FitData, facts: Facts) -> float:
     return top_label_ece(facts.confidence, rows.correct)
 
 
-def _ece_em(rows: Rows, facts: Facts) -> float:
+def _ece_em(rows: FitData, facts: Facts) -> float:
     return top_label_ece(facts.confidence, rows.correct, scheme="mass")
 
 
-_RULES: dict[str, Callable[[Rows], tuple[Solution, Objective]]] = {
+_RULES: dict[str, Callable[[FitData], tuple[Solution, Objective]]] = {
     "nll": _nll,
     "nll_grid": _on_grid("log loss", _log),
     "mse": _mse,

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems, log_odds, shifted, top_log_odds
 from calibrant.calibrators._solvers.tables import Table, stacked, step
 from calibrant.calibrators.calibrator import Objective
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
@@ -55,7 +55,7 @@ class VennAbers(Lifted):
     @classmethod
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "VennAbers":
         """Fit on held-out rows."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         problems = Problems.of(rows, lift, many="tempered")
         tables = problems.solved(steps)
         edges, low, high = stacked(tables)

@@ -14,14 +14,14 @@ from calibrant.predictions.types import Logits, widened
 
 
 @dataclass(frozen=True)
-class Rows:
+class FitData:
     """Held-out rows, checked once; ``began`` is when the fit began."""
 
     predictions: Predictions
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def read(cls, logits: Any, labels: Any, features: Any = None) -> "Rows":
+    def read(cls, logits: Any, labels: Any, features: Any = None) -> "FitData":
         """Check logits, labels and features as `Predictions` does; one column is the logit of class 1."""
         began = time.perf_counter()
         if labels is None:
@@ -111,7 +111,7 @@ def columns(logits: Tensor) -> Logits:
     return torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
 
 
-def of_fit(rows: Rows) -> Tensor:
+def of_fit(rows: FitData) -> Tensor:
     """Return the features of the rows in float64, if there is at least one column and all are finite."""
     features = rows.features
     if features.shape[1] == 0:

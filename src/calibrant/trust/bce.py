@@ -5,7 +5,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned
@@ -56,5 +56,5 @@ class Bce(Learned):
         seed: int = 0,
     ) -> "Bce":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         return cls.learned(rows, bce_loss, {}, head=head, anchor=anchor, seed=seed)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.focal import focal_loss
 from calibrant.trust.heads import Kind
@@ -78,7 +78,7 @@ class ClassBalanced(Learned):
         seed: int = 0,
     ) -> "ClassBalanced":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         wrong = int((~rows.correct).sum())
         loss = partial(class_balanced_loss, counts=(wrong, rows.n - wrong), beta=beta, gamma=gamma)
         return cls.learned(rows, loss, {"beta": beta, "gamma": gamma}, head=head, anchor=anchor, seed=seed)

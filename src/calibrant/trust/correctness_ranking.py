@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned
@@ -70,5 +70,5 @@ class CorrectnessRanking(Learned):
         seed: int = 0,
     ) -> "CorrectnessRanking":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         return cls.learned(rows, ranking_loss, {}, head=head, anchor=anchor, seed=seed, scale_ridge=SCALE_RIDGE)

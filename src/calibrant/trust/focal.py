@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned
@@ -62,6 +62,6 @@ class Focal(Learned):
         seed: int = 0,
     ) -> "Focal":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         loss = partial(focal_loss, gamma=gamma)
         return cls.learned(rows, loss, {"gamma": gamma}, head=head, anchor=anchor, seed=seed)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics.scores import SORTED, log_odds, own_scores
-from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.trust.heads import Kind, check_kind, prepared, z_of
 from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
 from calibrant.trust.predictor import TrustFit, TrustPredictor
@@ -30,7 +30,7 @@ class Learned(TrustPredictor):
     @classmethod
     def learned(  # what a fit may choose
         cls: "type[Made]",
-        rows: Rows,
+        rows: FitData,
         loss: Loss,
         options: Mapping[str, Any],
         *,
@@ -121,7 +121,7 @@ def _flat(task: Task, found: Learnt) -> tuple[str, ...]:
     return (f"nine in ten confidences lie within {FLAT:g} of each other: nothing was learned that could be used.",)
 
 
-def _seen(rows: Rows, *, anchor: bool) -> tuple[Tensor, Tensor, int]:
+def _seen(rows: FitData, *, anchor: bool) -> tuple[Tensor, Tensor, int]:
     """Return log odds, the columns that a head may see, and how many of them are the classifier's own scores."""
     logits = rows.logits
     columns = own_scores(logits) if anchor else logits[:, :0]

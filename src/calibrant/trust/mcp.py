@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.metrics.scores import log_odds
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
@@ -30,7 +30,7 @@ class Mcp(TrustPredictor):
     @classmethod
     def fit(cls, logits: Any, labels: Any, features: Any = None) -> "Mcp":
         """Read the rows; there is nothing to fit, and features are not looked at."""
-        rows = Rows.read(logits, labels)
+        rows = FitData.read(logits, labels)
         return cls({}, {}, TrustFit(rows.n, rows.k, int((~rows.correct).sum()), ()))
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned
@@ -81,4 +81,4 @@ class SteepSlope(Learned):
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
         loss = partial(steep_slope_loss, alpha_plus=alpha_plus, alpha_minus=alpha_minus)
         options = {"alpha_plus": alpha_plus, "alpha_minus": alpha_minus}
-        return cls.learned(Rows.read(logits, labels, features), loss, options, head=head, anchor=anchor, seed=seed)
+        return cls.learned(FitData.read(logits, labels, features), loss, options, head=head, anchor=anchor, seed=seed)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
 from calibrant.trust.heads import Kind
 from calibrant.trust.learned import Learned
@@ -59,6 +59,6 @@ class Tcp(Learned):
         seed: int = 0,
     ) -> "Tcp":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         truth = (-rows.facts.nll).exp()
         return cls.learned(rows, tcp_loss, {}, head=head, anchor=anchor, seed=seed, target=truth)

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from calibrant.predictions.fit_data import Rows, of_call, of_fit
+from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import widened
 from calibrant.records import count
 from calibrant.registry import TRUST
@@ -71,7 +71,7 @@ class TrustScore(TrustPredictor):
     ) -> "TrustScore":
         """Keep training features by class; logits are those that the classifier gave to the same rows."""
         _check_options(filtering, alpha, k_density, neighbour)
-        rows = Rows.read(logits, labels, features)
+        rows = FitData.read(logits, labels, features)
         given = widened(rows.predictions.features)
         kind = given.dtype if given.is_floating_point() else torch.float32
         every = _small(of_fit(rows)).to(given.device, kind)

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from calibrant.calibrators._solvers.newton import Solution, least_log_loss
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 from calibrant.records import count
 
@@ -131,7 +131,7 @@ class Unpenalised:
     notes: tuple[str, ...]
 
 
-def unpenalised(rows: Rows, *, full: bool, iterations: int) -> Unpenalised:
+def unpenalised(rows: FitData, *, full: bool, iterations: int) -> Unpenalised:
     """Fit a matrix (``full``) or a vector of weights, and a shift, without a penalty."""
     shared = least_log_loss(rows)
     raw = rows.given.detach().to("cpu", torch.float64)
@@ -151,7 +151,7 @@ def unpenalised(rows: Rows, *, full: bool, iterations: int) -> Unpenalised:
     )
 
 
-def remarks(rows: Rows, shared: Solution, *, converged: bool, iterations: int) -> tuple[str, ...]:
+def remarks(rows: FitData, shared: Solution, *, converged: bool, iterations: int) -> tuple[str, ...]:
     """Say what was odd: no temperature, classes without rows, no convergence."""
     absent = len(rows.absent)
     told = {

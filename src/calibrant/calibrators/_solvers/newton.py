@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.predictions.facts import buffer, in_chunks
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 
 REACH = 10.0  # T is sought within e^±10 of the scale of the logits
 CLOSE = 1e-8  # the error in log T at which the search ends
@@ -45,7 +45,7 @@ class _Moments:
     slope_square: float
 
 
-def least_log_loss(rows: Rows) -> Solution:
+def least_log_loss(rows: FitData) -> Solution:
     """Find the root of the slope; the answer does not depend on where the search began."""
     logits, n = rows.given, rows.n
     facts, labels = rows.facts, rows.labels
@@ -74,7 +74,7 @@ def least_log_loss(rows: Rows) -> Solution:
     return Solution(found.beta, found.loss, found.spread, passes)
 
 
-def _scale(rows: Rows) -> float:
+def _scale(rows: FitData) -> float:
     """Return the median lead of the largest logit, which one wild row or a masked class does not move; 0 if none leads.
 
     Where the first two always tie, the median lead over the smallest.
@@ -85,7 +85,7 @@ def _scale(rows: Rows) -> float:
     return float(lead[lead > 0].median()) if bool((lead > 0).any()) else 0.0
 
 
-def _guess(rows: Rows, low: float, high: float) -> float:
+def _guess(rows: FitData, low: float, high: float) -> float:
     """Two classes would need the odds of being right to be e^(beta margin); start from that."""
     right = min(max(float(rows.correct.double().mean()), 1.0 / rows.k + 0.05), 0.98)
     margin = float(rows.facts.logit_margin.median())
@@ -157,6 +157,6 @@ def _moments(logits: Tensor, top: Tensor, behind: Tensor, beta: float) -> _Momen
     )
 
 
-def _at_bound(rows: Rows, behind: Tensor, beta: float, why: str) -> Solution:
+def _at_bound(rows: FitData, behind: Tensor, beta: float, why: str) -> Solution:
     at = _moments(rows.given, rows.facts.max_logit, behind, beta)
     return Solution(beta, at.loss, math.inf, 1.0, why)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.predictions.facts import buffer, in_chunks
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 
 BINS, WIDTH, ROUND = 15, 0.05, 1e-3  # soft bins, the standard deviation of their kernel, Charbonnier's delta
@@ -110,7 +110,7 @@ def _cubics(values: Tensor, slopes: Tensor) -> Tensor:
 class Scaled:
     """Rows whose logits may be scaled, each by its own inverse temperature between ``low`` and ``high``."""
 
-    def __init__(self, rows: Rows, *, low: float, high: float) -> None:
+    def __init__(self, rows: FitData, *, low: float, high: float) -> None:
         given, top = rows.given.cpu(), rows.facts.max_logit
         self.log_sum = LogSum(given, low=low, high=high)
         self.true: Vector = (given.gather(1, rows.labels[:, None]).squeeze(1).double() - top).numpy()

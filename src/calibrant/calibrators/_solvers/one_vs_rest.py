@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from calibrant.calibrators.calibrator import Calibrator, argmax_kept
 from calibrant.predictions.facts import CHUNK, GPU_CHUNK
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 
 Lift = Literal["one_vs_rest", "pooled", "top_label", "tempered"]
@@ -158,11 +158,11 @@ _LIFTS: dict[str, Callable[[Tensor, Curve], Tensor]] = {
 class Problems:
     """The log odds of something, and whether it was so: of class 1, of each class, of all, or of the predicted one."""
 
-    rows: Rows
+    rows: FitData
     lift: Lift
 
     @classmethod
-    def of(cls, rows: Rows, lift: Lift | None, *, many: Lift) -> "Problems":
+    def of(cls, rows: FitData, lift: Lift | None, *, many: Lift) -> "Problems":
         """Choose the lift where none was asked for: that of class 1 for two classes, ``many`` for more."""
         if lift is not None and lift not in get_args(Lift):
             raise ValueError(f"lift must be one of {', '.join(get_args(Lift))}, or None to choose; got {lift!r}.")

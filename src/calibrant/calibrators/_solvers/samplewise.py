@@ -12,7 +12,7 @@ from calibrant.calibrators._solvers.network import Network, output
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators._solvers.objectives import Scaled
 from calibrant.calibrators.calibrator import Calibrator
-from calibrant.predictions.fit_data import Rows
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 
 LEAST, MOST = 0.1, 20.0  # temperatures, in units, between which a fit looks
@@ -59,7 +59,9 @@ class Problem:
     because it cannot.
     """
 
-    def __init__(self, rows: Rows, indicators: list[str], widths: tuple[int, ...], *, own_unit: bool = False) -> None:
+    def __init__(
+        self, rows: FitData, indicators: list[str], widths: tuple[int, ...], *, own_unit: bool = False
+    ) -> None:
         found = least_log_loss(rows)
         self.one = 1.0 if found.bound else 1 / found.beta
         why = f"no single temperature is best ({found.bound}), so the search began at 1."

@@ -24,10 +24,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from calibrant.registry import DATASETS
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.finding import load
-from calibrant.training.datasets.images import Images
-from calibrant.training.datasets.words import Words
+from calibrant.training.datasets.dataset import Dataset, Images, Part, load
+from calibrant.training.datasets.text import Words
 
 SHARED = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data"))
 MNIST = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]

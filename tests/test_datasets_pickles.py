@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.training.datasets import pickles
-from calibrant.training.datasets.finding import load
+from calibrant.training.datasets.dataset import load
 
 HELD = {"data": np.arange(24, dtype=np.uint8).reshape(2, 12), "labels": [3, 7], "batch_label": "training batch 1 of 5"}
 

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.training.datasets.rounding import apportioned
-from calibrant.training.datasets.splits import imbalanced, split
+from calibrant.training.datasets.splits import apportioned, imbalanced, split
 
 LABELS = st.lists(st.integers(0, 6), min_size=3, max_size=60).map(torch.tensor)
 few = settings(max_examples=60, deadline=None)

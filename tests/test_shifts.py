@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from calibrant.losses.functional import true_nll
-from calibrant.training.datasets.finding import load
+from calibrant.training.datasets.dataset import load
 from calibrant.training.models.build import make
 from calibrant.training.shifts import style
 from calibrant.training.shifts.adversarial import fgsm, pgd

@@ -14,8 +14,7 @@ import torch
 from training_recipes import RECIPES
 
 from calibrant.registry import LOSSES
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.finding import load
+from calibrant.training.datasets.dataset import Dataset, Part, load
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
 from calibrant.training.train import together, train

@@ -251,8 +251,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 def test_inputs_that_are_decoded_when_asked_give_the_same_batches(tmp_path):
     from PIL import Image
 
-    from calibrant.training.datasets.dataset import Part
-    from calibrant.training.datasets.images import Images
+    from calibrant.training.datasets.dataset import Images, Part
 
     pixels = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     files = [tmp_path / f"{i}.png" for i in range(6)]

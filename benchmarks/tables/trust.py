@@ -28,7 +28,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain
 from calibrant.registry import TRUST
 from calibrant.training.corruptions.corrupt import corrupt
-from calibrant.training.datasets.finding import load
+from calibrant.training.datasets.dataset import load
 from calibrant.training.feed import Feed, order
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from calibrant.training import run
-from calibrant.training.datasets.dataset import Dataset
-from calibrant.training.datasets.finding import load
+from calibrant.training.datasets.dataset import Dataset, load
 from calibrant.training.device import Placement, join_ranks
 from calibrant.training.loop import Diverged, OnEpoch, Training
 from calibrant.training.recipe import Recipe

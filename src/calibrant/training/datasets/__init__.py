@@ -1,1 +1,1 @@
-"""Standard files -> images or tokens with labels."""
+"""Standard data sets, read from their published files: images or tokens, with labels."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from the binary files, the pickled ones, or an .npz."""
+"""CIFAR-10 and CIFAR-100 from binary files, pickles or an .npz; CIFAR-10-C from .npy files."""
 
 import zipfile
 import zlib
@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from calibrant.predictions.types import Array
-from calibrant.registry import DATASETS
+from calibrant.registry import DATASETS, nearest
 from calibrant.training.datasets import pickles
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.sources import Source
+from calibrant.training.datasets.dataset import Dataset, Part, Source
 
 Reader = Callable[[Sequence[Path]], tuple[Part, Part]]
 
@@ -36,6 +36,13 @@ NAMES100 = """
     wardrobe whale willow_tree wolf woman worm
 """
 CLASSES100 = tuple(NAMES100.split())
+CIFAR10_C = Source("cifar10_c", "CIFAR-10-C.tar of Hendrycks & Dietterich from Zenodo", ("cifar10_c", "CIFAR-10-C"))
+NAMES10_C = """
+    brightness contrast defocus_blur elastic_transform fog frost gaussian_blur gaussian_noise glass_blur
+    impulse_noise jpeg_compression motion_blur pixelate saturate shot_noise snow spatter speckle_noise
+    zoom_blur
+"""
+CORRUPTIONS10_C = tuple(NAMES10_C.split())
 
 
 @DATASETS.register(kind="images", k=10, channels=3, side=32)
@@ -43,8 +50,8 @@ def cifar10(folder: Path) -> Dataset:
     """CIFAR-10: 50 000 + 10 000 small photographs of ten things, 32 x 32, colour.
 
     Reads the published ``data_batch_1.bin`` to ``test_batch.bin``, or ``cifar10.npz`` (``x_train``, ``y_train``,
-    ``x_test``, ``y_test``, uint8, channels last), or the pickled ``data_batch_1`` to ``test_batch``, of which nothing
-    is run. About 3 % of the test images have a near copy among the training images.
+    ``x_test``, ``y_test``, uint8, channels last), or the pickled ``data_batch_1`` to ``test_batch``, by a restricted
+    unpickler. About 3 % of the test images have a near-duplicate among the training images.
 
     Reference: Krizhevsky, technical report, University of Toronto, 2009.
     """
@@ -63,8 +70,8 @@ def cifar100(folder: Path) -> Dataset:
     """CIFAR-100: 50 000 + 10 000 small photographs of a hundred things, 32 x 32, colour; the fine labels.
 
     Reads the published ``train.bin`` and ``test.bin``, or ``cifar100.npz`` (``x_train``, ``y_train``, ``x_test``,
-    ``y_test``, uint8, channels last), or the pickled ``train`` and ``test``, of which nothing is run. About 10 % of the
-    test images have a near copy among the training images.
+    ``y_test``, uint8, channels last), or the pickled ``train`` and ``test``, by a restricted unpickler. About 10 % of
+    the test images have a near-duplicate among the training images.
 
     Reference: Krizhevsky, technical report, University of Toronto, 2009.
     """
@@ -77,8 +84,38 @@ def cifar100(folder: Path) -> Dataset:
     return Dataset("cifar100", *read(files), CLASSES100, MEAN100, STD100)
 
 
+@DATASETS.register(kind="images", k=10, channels=3, side=32)
+def cifar10_c(folder: Path, *, corruption: str = "gaussian_noise", severity: int = 5) -> Dataset:
+    """CIFAR-10-C: the test images of CIFAR-10 under one of 19 corruptions, at a severity from 1 to 5.
+
+    Reads ``labels.npy`` and ``NAME.npy``, which holds the five severities one after the other. The training part is
+    empty: models are trained on clean images. Mean and standard deviation are those of clean CIFAR-10.
+
+    Reference: Hendrycks & Dietterich, ICLR 2019.
+    """
+    if corruption not in CORRUPTIONS10_C:
+        near = nearest(corruption, CORRUPTIONS10_C) or ", ".join(CORRUPTIONS10_C)
+        raise ValueError(f"corruption must be one of CIFAR-10-C's; got {corruption!r}. Did you mean {near}?")
+    if severity not in range(1, 6):
+        raise ValueError(f"severity must be a whole number from 1 to 5; got {severity}.")
+    _, files = CIFAR10_C.find(folder, {"npy": [f"{corruption}.npy", "labels.npy"]})
+    images, labels = map(_mapped, files)
+    n = len(labels) // 5
+    if images.dtype != np.uint8 or images.shape != (5 * n, 32, 32, 3) or labels.shape != (5 * n,):
+        raise ValueError(
+            f"{files[0]} must hold uint8 images (n, 32, 32, 3), one a label and the same number for each of five "
+            f"severities; got {images.dtype} {images.shape} and {len(labels)} labels."
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{files[1]} must hold whole numbers; got {labels.dtype}.")
+    rows = slice((severity - 1) * n, severity * n)
+    test = Part.of(images[rows].transpose(0, 3, 1, 2), labels[rows])
+    empty = Part(torch.empty(0, 3, 32, 32, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+    return Dataset("cifar10_c", empty, test, CLASSES10, MEAN10, STD10)
+
+
 def _from_binary(files: Sequence[Path], *, label_bytes: int) -> tuple[Part, Part]:
-    """Records of 1 or 2 label bytes, the last of them the one that counts, and 3 072 bytes, channels first."""
+    """Read records of 1 or 2 label bytes, of which the last is used, and 3 072 image bytes, channels first."""
 
     def records(path: Path) -> Array:
         content, size = np.fromfile(path, np.uint8), label_bytes + 3072
@@ -130,3 +167,10 @@ def _from_npz(files: Sequence[Path]) -> tuple[Part, Part]:
     return Part.of(found[0].transpose(0, 3, 1, 2), found[1].reshape(-1)), Part.of(
         found[2].transpose(0, 3, 1, 2), found[3].reshape(-1)
     )
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # a fifth of 150 MB is read, not all of it
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path} must be a whole .npy file of one plain array; {error}.") from None

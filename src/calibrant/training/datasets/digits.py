@@ -1,4 +1,4 @@
-"""Handwritten digits that come with the package: no download, seconds to train on."""
+"""The UCI handwritten digits, which ship with the package."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from calibrant.training.datasets.splits import split
 
 @DATASETS.register(kind="images", k=10, channels=1, side=8)
 def digits(folder: Path | None = None) -> Dataset:
-    """Digits: 1 197 + 600 handwritten digits, 8 x 8, grey; they come with the package and ``folder`` is not read.
+    """Digits: 1 197 + 600 handwritten digits, 8 x 8, grey; they ship with the package and ``folder`` is not read.
 
     The rows are the test part of "Optical Recognition of Handwritten Digits" of the UCI Machine Learning Repository
     (E. Alpaydin and C. Kaynak, licence CC BY 4.0), which counts the ink in blocks of 4 x 4 pixels, 0 to 16; here
-    scaled to 0 to 255. Split once and for all, stratified. Both parts hold digits of the same 13 writers, so that test
-    errors are smaller than on new writers; and 600 rows leave a calibration error of a few percent undecided.
+    scaled to 0 to 255. The split is fixed and stratified. Both parts hold digits of the same 13 writers, so that test
+    errors are lower than on new writers; and 600 rows are too few to measure a calibration error of a few percent.
 
     Reference: Alpaydin & Kaynak, Kybernetika 1998; UCI Machine Learning Repository, CC BY 4.0.
 

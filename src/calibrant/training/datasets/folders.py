@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant.registry import DATASETS
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.images import Images
-from calibrant.training.datasets.sources import Source
+from calibrant.training.datasets.dataset import Dataset, Images, Part, Source
 
 TINY = Source(
     "tiny_imagenet",
@@ -28,9 +26,9 @@ def tiny_imagenet(folder: Path, *, side: int = 64) -> Dataset:
     """Tiny ImageNet: 100 000 + 10 000 photographs of two hundred things, 64 x 64, colour.
 
     Reads ``wnids.txt``, ``train/WNID/images`` and ``val/images`` with ``val/val_annotations.txt``; the validation
-    images are the test rows, because the labels of the test images were never published. Labels follow the sorted
-    WNIDs, names come from ``words.txt`` where it is there. At 64 pixels all are decoded at once and take 1.4 GB of
-    memory; at another ``side`` they are resized, and decoded when asked for.
+    images are the test part, because the labels of the test images were never published. Labels follow the sorted
+    WNIDs; class names come from ``words.txt`` if present. At another ``side`` images are resized. Up to 64 pixels all
+    are decoded at once (1.4 GB of memory at 64), above on demand.
 
     Reference: Le & Yang, course report CS 231N, Stanford University, 2015.
     """
@@ -59,11 +57,11 @@ def tiny_imagenet(folder: Path, *, side: int = 64) -> Dataset:
 
 @DATASETS.register(kind="images", k=1000, channels=3, side=224)
 def imagenet(folder: Path, *, side: int = 224) -> Dataset:
-    """ImageNet (ILSVRC 2012): 1 281 167 + 50 000 photographs of a thousand things, decoded when asked for.
+    """ImageNet (ILSVRC 2012): 1 281 167 + 50 000 photographs of a thousand things, decoded on demand.
 
-    Reads ``train/WNID`` and ``val/WNID``; the validation images are the test rows. Labels follow the sorted WNIDs. The
-    shorter side is resized to 256/224 of ``side`` and the centre cut out, for training rows too. Subsets with fewer
-    folders will do. About 6 % of the test labels are wrong by an estimate of Northcutt, Athalye & Mueller (2021).
+    Reads ``train/WNID`` and ``val/WNID``; the validation images are the test part. Labels follow the sorted WNIDs. The
+    shorter side is resized to 256/224 of ``side`` and the centre cropped, for training images too. Subsets with fewer
+    classes work as well. Northcutt, Athalye & Mueller (2021) estimate that 6 % of the test labels are wrong.
 
     Reference: Russakovsky et al., International Journal of Computer Vision 2015.
     """
@@ -86,7 +84,7 @@ def imagenet(folder: Path, *, side: int = 224) -> Dataset:
 
 
 def _held(images: Images) -> Images | Tensor:
-    """Decode images that are small enough to be kept."""
+    """Decode images that are small enough to hold in memory."""
     return images[torch.arange(len(images))] if images.side <= 64 else images
 
 
@@ -105,7 +103,7 @@ def _images(place: Path) -> list[Path]:
 
 
 def _names(listing: Path, wnids: list[str]) -> tuple[str, ...]:
-    """Names of WNIDs, from lines ``WNID<tab>words`` where there are any."""
+    """Return the class names of WNIDs, from lines ``WNID<tab>words`` if the file exists."""
     lines = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
     words = {wnid: text for wnid, _, text in (line.partition("\t") for line in lines)}
     return tuple(words.get(wnid, wnid) for wnid in wnids)

@@ -10,8 +10,7 @@ import numpy as np
 
 from calibrant.predictions.types import Array
 from calibrant.registry import DATASETS
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.sources import Source
+from calibrant.training.datasets.dataset import Dataset, Part, Source
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 ENDINGS = ("", ".gz")
@@ -25,7 +24,7 @@ FASHION = Source(
     ENDINGS,
 )
 GARMENTS = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
-# Both sets use the same names of files; the first training labels tell them apart.
+# Both data sets use the same file names; the first training labels tell them apart.
 OPENINGS = {"mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4), "fashion_mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5)}
 
 
@@ -34,7 +33,7 @@ def mnist(folder: Path) -> Dataset:
     """MNIST: 60 000 + 10 000 handwritten digits, 28 x 28, grey.
 
     Reads the four idx files, gzipped or not, in ``folder``, ``folder/mnist`` or ``folder/MNIST/raw``.
-    Near its ceiling: small networks reach 99 %, and a calibration error on 100 mistakes is mostly noise.
+    Saturated: small networks reach 99 %, and a calibration error measured on 100 mistakes is mostly noise.
 
     Reference: LeCun, Bottou, Bengio & Haffner, Proceedings of the IEEE 1998.
     """
@@ -47,7 +46,7 @@ def fashion_mnist(folder: Path) -> Dataset:
     """Fashion-MNIST: 60 000 + 10 000 pictures of clothes, 28 x 28, grey.
 
     Reads the four idx files, gzipped or not, in ``folder``, ``folder/fashion_mnist`` or ``folder/FashionMNIST/raw``.
-    Its classes T-shirt, pullover, coat and shirt overlap by nature.
+    The classes T-shirt, pullover, coat and shirt are inherently ambiguous.
 
     Reference: Xiao, Rasul & Vollgraf, arXiv:1708.07747, 2017.
     """

@@ -1,9 +1,8 @@
-"""Old pickles of byte arrays, read without running anything that stands in them.
+"""A restricted unpickler for the published CIFAR files, which executes nothing of their contents.
 
-A pickle is a program: it may name any function of the machine and call it. The CIFAR sets are published in this form
-too, as a dict of lists, text and one uint8 array. Here no name is ever looked up. The few names that such an array
-needs are answered with stand-ins that only keep what they are given, made anew for each file; every other name is
-refused. Numpy is given bytes and a shape, after the pickle has been read.
+Unpickling can import and call any function. The CIFAR pickles are dicts of lists, strings and one uint8 array. This
+reader imports nothing: the few globals that such an array needs are replaced by stand-ins that only store their
+arguments, created per file; every other global is refused. The numpy array is built afterwards, from bytes and a shape.
 """
 
 import io
@@ -20,7 +19,7 @@ BYTES = ("u1", b"u1")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the dict that a pickle holds, byte arrays as numpy arrays and byte strings as text."""
+    """Return the pickled dict, with uint8 arrays as numpy arrays and byte strings as text."""
     try:
         content = path.read_bytes()
         _measure(content)
@@ -31,7 +30,7 @@ def read(path: Path) -> dict[str, Any]:
         return {_text(key): reader.value(value) for key, value in held.items()}
     except OSError:
         raise
-    except Exception as error:  # a damaged or hostile file can fail in any way; nothing of it has been run
+    except Exception as error:  # a damaged or malicious file can fail in any way; none of it has been executed
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ValueError(f"{path} must be a pickle of plain lists and byte arrays; {reason}.") from None
 
@@ -40,13 +39,13 @@ class _Reader(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
 
-        # Classes of their own for each file: a pickle may set attributes of what it was given.
+        # New classes for each file: a pickle may set attributes on the objects it is given.
         class Kind:
             def __init__(self, code: Any = None, *_: Any) -> None:
                 self.code = code
 
             def __setstate__(self, state: Any) -> None:
-                """Byte order and alignment say nothing about bytes."""
+                """Ignore byte order and alignment, which do not matter for bytes."""
 
         class Held:
             def __init__(self, *_: Any) -> None:
@@ -69,13 +68,13 @@ class _Reader(pickle.Unpickler):
         }
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """Answer the names that a byte array needs; refuse all others."""
+        """Return the stand-in of a global that a uint8 array needs; refuse all others."""
         if (module_name, global_name) not in self._known:
             raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, and nothing was run")
         return self._known[module_name, global_name]
 
     def value(self, value: Any) -> Any:
-        """Turn what was kept into plain values."""
+        """Convert stand-ins to plain values."""
         if isinstance(value, list):
             return [_plain(one) for one in value]
         return self._array(value.state) if isinstance(value, self._held) else _plain(value)
@@ -88,8 +87,8 @@ class _Reader(pickle.Unpickler):
 
 
 def _measure(content: bytes) -> None:
-    """Refuse, before anything is built, a file that asks for more memory than it has bytes."""
-    for operation, argument, _ in pickletools.genops(content):  # it checks the lengths that stand in the file
+    """Refuse, before unpickling, a file that would allocate more memory than its own size."""
+    for operation, argument, _ in pickletools.genops(content):  # genops checks the lengths declared in the file
         if operation.name.endswith("PUT") and (argument is None or argument > len(content)):
             raise ValueError("it asks for more memory than it has bytes")
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from calibrant.registry import DATASETS
-from calibrant.training.datasets.dataset import Dataset, Part
-from calibrant.training.datasets.sources import Source
+from calibrant.training.datasets.dataset import Dataset, Part, Source
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
 SVHN = Source(
@@ -16,8 +15,8 @@ SVHN = Source(
 def svhn(folder: Path) -> Dataset:
     """Street View House Numbers, cropped digits: 73 257 + 26 032 photographs, 32 x 32, colour.
 
-    Reads ``train_32x32.mat`` and ``test_32x32.mat``. The files call the digit zero 10; here it is 0. The classes are
-    uneven: 19 % of the training rows are a one, 6 % a nine.
+    Reads ``train_32x32.mat`` and ``test_32x32.mat``. The files label the digit zero as 10; here it is 0. Classes are
+    imbalanced: 19 % of the training rows are a one, 6 % a nine.
 
     Reference: Netzer, Wang, Coates, Bissacco, Wu & Ng, NIPS workshop on deep learning 2011.
     """
@@ -33,7 +32,7 @@ def _part(path: Path) -> Part:
     try:
         held = loadmat(path, variable_names=("X", "y"))
         images, labels = held["X"], held["y"].reshape(-1)
-    except Exception as error:  # a damaged file makes the reader fail in any way
+    except Exception as error:  # a damaged file can make loadmat fail in any way
         raise ValueError(f"{path} must be a whole MATLAB file with X and y; {type(error).__name__}: {error}.") from None
     if images.dtype != "uint8" or images.shape != (32, 32, 3, len(labels)) or labels.dtype.kind not in "iu":
         raise ValueError(f"{path} must hold X of uint8 (32, 32, 3, n) and n labels; got {images.dtype} {images.shape}.")

@@ -15,11 +15,9 @@ import torch
 from scipy.stats import binom
 
 from calibrant.metrics.binomial import p_value
-from calibrant.selection.certification import certify
-from calibrant.selection.conformal import conformal
+from calibrant.selection.certification import certify, fixed_sequence, guaranteed_risk
+from calibrant.selection.conformal import aps, conformal, raps, thr
 from calibrant.selection.review import review
-from calibrant.selection.search import fixed_sequence, guaranteed_risk
-from calibrant.selection.set_scores import aps, raps, thr
 from calibrant.selection.thresholds import Cuts, Scored
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,7 @@
 """calibrant certify: held-out rows -> a threshold with a guarantee, and what it does to other rows."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,15 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.io import files
+from calibrant.metrics.binomial import interval
 from calibrant.predictions.predictions import Predictions
-from calibrant.records import plain
+from calibrant.records import count, percent, plain
 from calibrant.registry import SCORES
+from calibrant.selection import reasons
 from calibrant.selection.certification import certify
 from calibrant.selection.evaluation import Evaluation, evaluate
-from calibrant.selection.policy import Policy
-from calibrant.selection.table import text
+from calibrant.selection.policy import LEVEL, Part, Policy
+from calibrant.selection.thresholds import LOWEST
 
 ORACLE = "tcp"  # a score that needs the label cannot decide about rows without one
+SHOWN = 20  # classes in the table; the JSON has them all
 
 
 def certify_command(  # noqa: PLR0913  the command names everything it takes
@@ -62,7 +66,7 @@ def certify_command(  # noqa: PLR0913  the command names everything it takes
     if as_json:
         typer.echo(_json(rows, policy, accepted, judged))
     else:
-        typer.echo(text(rows, policy))
+        typer.echo(_text(rows, policy))
         if others is not None and apply is not None:
             typer.echo(f"\napplied to {apply.name}: {others.understood}\n{_told(accepted, judged)}")
     if save is not None:
@@ -98,3 +102,47 @@ def _json(rows: Predictions, policy: Policy, accepted: float | None, judged: Eva
             "records": [] if judged is None else [asdict(record) for record in judged.records],
         }
     return json.dumps(plain(content), indent=1, allow_nan=False)
+
+
+def _text(rows: Predictions, policy: Policy) -> str:
+    """Write what was read, the policy in a paragraph, and a small table."""
+    said = [rows.understood, *(f"note: {note}" for note in rows.notes), "", str(policy)]
+    if not policy.feasible:
+        return "\n".join(said)
+    return "\n".join([*said, "", *_table(policy, rows.classes), "", _assumed(policy)])
+
+
+def _assumed(policy: Policy) -> str:
+    return (
+        f"The promise fails for at most {reasons.share(policy.delta)} of such sets of rows. It assumes that rows are "
+        "independent, that new ones come from where these came, and that no model or calibrator was fitted on these."
+    )
+
+
+def _table(policy: Policy, classes: tuple[object, ...] | None) -> Iterable[str]:
+    heads = ("class" if policy.by_class else "", "threshold", "rows", "accepted", "coverage", "wrong", "error seen")
+    parts = sorted(policy.parts.items(), key=lambda item: -item[1].n) if policy.by_class else list(policy.parts.items())
+    names = {str(i): str(name) for i, name in enumerate(classes or ())}
+    lines = [heads, *((names.get(name, name), *_cells(part)) for name, part in parts[:SHOWN])]
+    if policy.by_class:
+        total = Part(None, policy.n, policy.accepted, policy.errors, None, "")
+        lines.append(("all", "", *_cells(total)[1:]))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    for line in lines:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    if len(parts) > SHOWN:
+        yield f"(the {SHOWN} most frequent of {len(parts)} predicted classes)"
+
+
+def _cells(part: Part) -> tuple[str, ...]:
+    t = part.threshold
+    threshold = "none" if t is None else "accept all" if t == LOWEST else reasons.digits(t)
+    low, high = (100 * bound for bound in interval(part.accepted, part.n, LEVEL))
+    return (
+        threshold,
+        count(part.n),
+        count(part.accepted),
+        f"{100 * part.accepted / part.n:.1f} % [{low:.1f}, {high:.1f}]",
+        count(part.errors),
+        percent(part.errors / part.accepted, 2) if part.accepted else "",
+    )

@@ -1,4 +1,4 @@
-"""What an error, a review and a right answer cost: decide row by row, or by the cheapest threshold."""
+"""Cost-sensitive decisions: the class of least expected cost row by row, or the threshold of least cost."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Does a policy keep its promise on rows that it has not seen?"""
+"""Evaluation of a policy on new rows: coverage, selective error, and whether its guarantee held."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from calibrant.selection.policy import Policy
 from calibrant.selection.reasons import share
 from calibrant.selection.thresholds import read
 
-MOST = 0.5  # of the rows may be known by chance: scores of single precision near 1 meet often
+MOST = 0.5  # share of rows that may match by chance: float32 scores near 1 often coincide
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def evaluate(
     """Measure coverage and error of the accepted rows, with exact intervals, and say whether the promise held.
 
     Refuses the rows that the policy was certified on, in any order, and rows most of which are among them: their error
-    was searched for. They are known by a sample of their scores; where over a tenth of those had ties, only all of
-    them together are. ``confidence`` may be `Predictions`; with one threshold a class, ``predicted`` goes with a plain
+    was searched for. They are recognised by a sample of hashed scores; where over a tenth of the scores had ties, only
+    the whole set is. ``confidence`` may be `Predictions`; with one threshold a class, ``predicted`` goes with a plain
     confidence, and the error is that of the accepted rows of all classes together.
 
     Example:

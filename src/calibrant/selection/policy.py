@@ -1,4 +1,4 @@
-"""A policy: accept or abstain by a threshold, with what was promised and on which evidence. A small JSON."""
+"""Selection policies: a threshold to accept or abstain by, its guarantee and the evidence for it, saved as JSON."""
 
 import json
 import math

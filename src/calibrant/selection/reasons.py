@@ -1,4 +1,4 @@
-"""Why a policy is what it is, in words: what is promised, or what is missing for a promise."""
+"""Explanations of a policy in words: what is guaranteed and on which evidence, or what a guarantee lacks."""
 
 import math
 

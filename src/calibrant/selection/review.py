@@ -1,4 +1,4 @@
-"""A fixed review capacity: the share that people can look at sets the threshold, and the error above it is bounded."""
+"""The threshold of a fixed review capacity, with an exact bound on the error of the accepted rows."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Confidences and correctness -> the cuts that a threshold can make, from the most to the least confident row."""
+"""Scored rows and the cuts that a threshold can make, from the most to the least confident row."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,23 +32,23 @@ class Scored:
 
     @property
     def fingerprint(self) -> str:
-        """A short name for these rows: the same pairs of score and correctness, in any order, give the same name.
+        """A hash of these rows: the same pairs of score and correctness, in any order, give the same hash.
 
-        Scores count in single precision, so that those of a file that keeps less are known again.
+        Scores are rounded to single precision, so that rows from a file that keeps no more are recognised.
         """
         return blake2b(np.sort(self._rows()).tobytes(), digest_size=12).hexdigest()
 
     @property
     def sample(self) -> str:
-        """The least hashes of the rows, 8 digits each, by which some of them are known again.
+        """The smallest hashes of the rows, 8 hex digits each, by which some of them are recognised.
 
-        Empty if more than a tenth of the rows have a twin, by which others would be taken for them.
+        Empty if more than a tenth of the rows are duplicates: other rows would be mistaken for them.
         """
         rows = np.unique(self._rows())
         return "" if len(rows) < 0.9 * len(self) else "".join(f"{h:08x}" for h in np.sort(_hashed(rows))[:SAMPLE])
 
     def known(self, sample: str) -> float:
-        """Return about which share of these rows a sample was taken from; 0 if too few are within its reach."""
+        """Estimate which share of these rows a sample was taken from; 0 if too few hashes are within its range."""
         kept = np.array([int(sample[i : i + 8], 16) for i in range(0, len(sample), 8)], dtype=np.uint64)
         own = _hashed(np.unique(self._rows()))
         within = own if len(kept) < SAMPLE else own[own <= kept.max()]

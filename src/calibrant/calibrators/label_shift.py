@@ -7,7 +7,7 @@ import numpy as np
 
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.prior import shares as checked
-from calibrant.metrics.curves import clopper_pearson
+from calibrant.metrics.binomial import clopper_pearson
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64

@@ -1,15 +1,16 @@
-"""Curves as records: what a figure draws, computed here and nowhere else."""
+"""Curves: reliability, risk-coverage, ROC and histograms as records, the only numbers that figures draw."""
 
 import numpy as np
 import torch
-from scipy.special import bdtrik, betaincinv
+from scipy.special import bdtrik
 
 from calibrant.metrics.binned import bin_sums
+from calibrant.metrics.binomial import clopper_pearson
 from calibrant.metrics.bins import Index, Scheme, assign
 from calibrant.metrics.blocks import tied_blocks
 from calibrant.metrics.corp import isotonic
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import Array, Vector, float64, repetitions
+from calibrant.predictions.types import Vector, float64, repetitions
 from calibrant.records import Curve
 
 
@@ -50,20 +51,6 @@ def reliability(predictions: Predictions, *, bins: int = 15, scheme: Scheme = "m
         "band_high": _binomial_quantile(1 - tail, count, mean),
     }
     return Curve("reliability", columns, len(predictions), {"bins": bins, "scheme": scheme, "level": level})
-
-
-def clopper_pearson(right: Array, count: Array, level: float) -> tuple[Vector, Vector]:
-    """Return the exact interval of each proportion; it has a width even where all rows are right, or none.
-
-    Example:
-        >>> low, high = clopper_pearson(np.array([10]), np.array([10]), 0.9)
-        >>> low.round(4), high
-        (array([0.7411]), array([1.]))
-    """
-    tail, some, most = (1 - level) / 2, right > 1e-9, count - right > 1e-9
-    low = betaincinv(np.where(some, right, 1.0), count - right + 1, tail)
-    high = betaincinv(right + 1, np.where(most, count - right, 1.0), 1 - tail)
-    return np.where(some, low, 0.0), np.where(most, high, 1.0)
 
 
 def _binomial_quantile(q: float, count: Vector, mean: Vector) -> Vector:

@@ -33,8 +33,8 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
+from calibrant.metrics.binomial import clopper_pearson
 from calibrant.metrics.bootstrap import Metric, Options, null_values, on_rows, redrawn, registered, swapped
-from calibrant.metrics.curves import clopper_pearson
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Array, Vector, repetitions
 

@@ -16,7 +16,6 @@ from calibrant.losses.shapes import POINTS, read_options, shape
 from calibrant.records import Curve
 from calibrant.registry import ALL, LOSSES
 from calibrant.report import methods as sheet
-from calibrant.report import training
 from calibrant.report.figures import QUIET
 
 K = 10
@@ -230,7 +229,7 @@ def lines(ax):
 
 def test_the_figure_has_a_line_for_each_loss_and_a_quiet_one_for_cross_entropy():
     curves = [shape("focal", {"gamma": 5.0}), shape("cross_entropy"), shape("seca")]
-    panels = training.loss_shape(curves)
+    panels = sheet.loss_shape(curves)
     assert len(panels) == 3
     for ax, column in zip(panels, ("loss", "normalised_weight", "gradient"), strict=True):
         found = lines(ax)
@@ -249,30 +248,30 @@ def test_the_figure_has_a_line_for_each_loss_and_a_quiet_one_for_cross_entropy()
 
 def test_lines_are_told_apart_without_colour_and_many_fit():
     curves = [shape(name) for name in LOSSES]
-    found = lines(training.loss_shape(curves)[0])
+    found = lines(sheet.loss_shape(curves)[0])
     assert set(found) == set(LOSSES)
     looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in found.values()}
     assert len(looks) == len(LOSSES)
-    first = lines(training.loss_shape(curves[:4])[0]).values()
+    first = lines(sheet.loss_shape(curves[:4])[0]).values()
     assert len({str(line._unscaled_dash_pattern) for line in first if line.get_color() != QUIET}) == 4
 
 
 def test_figures_are_drawn_where_they_are_told_and_leave_matplotlib_alone(tmp_path):
     before = dict(matplotlib.rcParams)
     axes = Figure().subplots(1, 3)
-    assert training.loss_shape([shape("focal")], axes) == tuple(axes)
+    assert sheet.loss_shape([shape("focal")], axes) == tuple(axes)
     for ending in ("svg", "png", "pdf"):
         once, again = tmp_path / f"once.{ending}", tmp_path / f"again.{ending}"
         for path in (once, again):
-            training.write(training.loss_shape([shape("focal")])[0], path)
+            sheet.write(sheet.loss_shape([shape("focal")])[0], path)
         assert once.read_bytes() == again.read_bytes()
     assert dict(matplotlib.rcParams) == before
     with pytest.raises(ValueError, match=r"a\.jpg must end in \.svg, \.png, \.pdf; got '\.jpg'\."):
-        training.check_path(tmp_path / "a.jpg")
+        sheet.check_path(tmp_path / "a.jpg")
     with pytest.raises(ValueError, match="must be a file in a folder that exists"):
-        training.check_path(tmp_path / "no" / "a.svg")
+        sheet.check_path(tmp_path / "no" / "a.svg")
     with pytest.raises(ValueError, match="at least one curve"):
-        training.loss_shape([])
+        sheet.loss_shape([])
 
 
 def history(epochs, bins):
@@ -283,7 +282,7 @@ def history(epochs, bins):
 
 def test_the_history_of_gammas_is_drawn_from_the_curve_alone():
     curve = history(6, 5)
-    axes = training.gamma_history(curve)
+    axes = sheet.gamma_history(curve)
     assert axes.shape == (2, 3)
     for column, which in enumerate((0, 2, 4)):
         mine = curve["bin"] == which
@@ -293,21 +292,21 @@ def test_the_history_of_gammas_is_drawn_from_the_curve_alone():
             assert np.array_equal(drawn.get_ydata(), curve[name][mine])
             assert list(zero.get_ydata()) == [0, 0]
     assert [ax.get_title() for ax in axes[0]] == ["bin 0, the least sure", "bin 2", "bin 4, the surest"]
-    assert training.gamma_history(history(3, 1)).shape == (2, 1)
-    assert training.gamma_history(curve, bins=[1, 3]).shape == (2, 2)
-    assert training.gamma_history(history(1, 3))[0, 0].get_lines()[0].get_marker() == "o"
+    assert sheet.gamma_history(history(3, 1)).shape == (2, 1)
+    assert sheet.gamma_history(curve, bins=[1, 3]).shape == (2, 2)
+    assert sheet.gamma_history(history(1, 3))[0, 0].get_lines()[0].get_marker() == "o"
 
 
 def test_the_history_of_a_criterion_can_be_drawn_once_there_is_one():
     criterion = Criterion("ada_focal", {"bins": 4})
     with pytest.raises(ValueError, match=r"at least one epoch; got none\. Criterion\.epoch_end adds one\."):
-        training.gamma_history(criterion.history)
+        sheet.gamma_history(criterion.history)
     logits = 3 * torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
     criterion.epoch_end((logits, torch.zeros(200, dtype=torch.long)))
-    axes = training.gamma_history(criterion.history)
+    axes = sheet.gamma_history(criterion.history)
     assert axes[1, 0].get_lines()[0].get_ydata() == pytest.approx([float(criterion.loss.gammas[0])])
     with pytest.raises(ValueError, match="bins must lie in 0 to 3; got 4"):
-        training.gamma_history(criterion.history, bins=[4])
+        sheet.gamma_history(criterion.history, bins=[4])
 
 
 def test_formulas_lose_their_latex():

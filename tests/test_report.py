@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from calibrant.records import Curve, Findings, Record
-from calibrant.report import figures, notation, places, plates, sections, svg
+from calibrant.report import figures, notation, page, sections
 from calibrant.report.page import render
 from calibrant.report.table import text
 
@@ -210,10 +210,10 @@ def test_without_a_point_to_show_there_is_no_mark(curves):
 
 
 def test_a_hostile_name_in_a_figure_stays_text():
-    with svg.house_style():
+    with figures.house_style():
         figure = Figure()
         figure.subplots().set_title(HOSTILE)
-        drawing = svg.inline(figure, name="hostile", label=f'"{HOSTILE}')
+        drawing = figures.inline(figure, name="hostile", alt=f'"{HOSTILE}')
     assert HOSTILE not in drawing
     root = ElementTree.fromstring(drawing)
     assert root.get("aria-label") == f'"{HOSTILE}'
@@ -279,7 +279,7 @@ def test_sections_lose_no_record_and_repeat_none():
 
 def test_the_worst_place_comes_first_and_an_unknown_gap_last():
     unknown = Record("signed_gap", float("nan"), 3, where="class: rare")
-    classes, groups = places.tables(replace(WHOLE, records=(unknown, *RECORDS)))
+    classes, groups = sections.tables(replace(WHOLE, records=(unknown, *RECORDS)))
     assert [place.name for place in classes.rows] == [HOSTILE, "cat", "rare"]
     assert list(classes.columns) == ["signed_gap", "accuracy", "mean_confidence"]
     assert list(groups.columns) == ["signed_gap", "top_label_ece bins 15"]
@@ -383,13 +383,16 @@ def test_ids_are_unique_over_all_figures_of_a_page_and_each_reference_is_met():
 
 
 def test_a_drawing_takes_the_ink_of_the_page_and_the_width_it_is_given():
-    for drawing in plates.drawn(WHOLE).values():
+    for plot in page.PLOTS:
+        if not any(map(WHOLE.curve, plot.panels)):
+            continue
+        drawing = page.drawing(WHOLE, plot)
         root = ElementTree.fromstring(drawing)
         assert (root.get("role"), root.get("fill")) == ("img", "currentColor")
         assert root.get("viewBox")
         assert root.get("aria-label")
         assert root.get("width") is None
-        assert svg.INK not in drawing
+        assert figures.INK not in drawing
         assert "".join(root.itertext()).count("0.2")  # ticks are text, not outlines
 
 

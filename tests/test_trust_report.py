@@ -22,7 +22,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Record, to_json
 from calibrant.registry import METRICS
 from calibrant.report.trust import render
-from calibrant.report.trust_rows import COLUMNS
+from calibrant.report.trust_table import COLUMNS
 from calibrant.trust.tcp import Tcp
 
 HOSTILE = "<script>$x_1$</script>"

@@ -45,7 +45,6 @@ def methods_command(
 def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[str], k: int | None) -> None:
     """Describe methods; draw the losses among them, or print a few numbers of each."""
     from calibrant.report import methods as sheet
-    from calibrant.report import training
 
     if not names:
         raise ValueError("show must be followed by the name of a method, as in: calibrant methods show focal.")
@@ -54,11 +53,11 @@ def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[st
     if not losses and (out or options or k is not None):
         raise ValueError(f"--out, --option and --k must come with the name of a loss; got {', '.join(names)}.")
     if out is not None:
-        training.check_path(out)
+        sheet.check_path(out)
     given = loss_shapes.read_options(losses, options)
     shapes = [loss_shapes.shape(name, own, 10 if k is None else k) for name, own in zip(losses, given, strict=True)]
     if out is not None:
-        training.write(training.loss_shape(shapes)[0], out)
+        sheet.write(sheet.loss_shape(shapes)[0], out)
     rest = iter(shapes)
     shown = [sheet.particulars(entry, next(rest) if entry.kind == "loss" else None) for entry in entries]
     if as_json:

@@ -1,76 +1,38 @@
-"""The audit: which numbers, in which order, and what they mean in words."""
+"""The audit: every line of the report measured, a verdict and advice.
+
+Which metrics, in which order and under which heading, is one list, `calibrant.report.sections.SECTIONS`: to add a
+metric to the audit, add a line there.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
+import torch
+from scipy.special import bdtr, bdtrc
 
 from calibrant.evaluation import advice
-from calibrant.evaluation import subgroups as slices
 from calibrant.evaluation.findings import Report
 from calibrant.metrics import curves
-from calibrant.metrics.curves import margin_reliability
 from calibrant.metrics.evidence import floor, interval, measure
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.types import Array, float64, repetitions
 from calibrant.records import Curve, Findings, Record
 from calibrant.registry import METRICS
+from calibrant.report.sections import SECTIONS, Line
 from calibrant.selection.certification import certify
 from calibrant.selection.reasons import digits
 
 ENOUGH = 200  # rows from which groups of them by margin are drawn
+SLICES = 10  # predicted classes, and groups, that get an interval
 DELTA = 0.05  # how often what an audit certifies may fail
 LIMITS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)  # of the error that an audit proposes to certify
 MOST_CERTIFIED = 1_000_000  # rows up to which it does
 
 
-@dataclass(frozen=True)
-class Item:
-    """One line of an audit: a metric, its options, and how much evidence it carries.
-
-    ``sure``: with an interval; ``floor``: with noise floor and p-value; ``share``: of the draws, for the costly ones.
-    """
-
-    metric: str
-    options: dict[str, Any] = field(default_factory=dict)
-    sure: bool = True
-    floor: bool = False
-    share: float = 1.0
-
-
-def plan(p: Predictions) -> list[Item]:
-    """Return what an audit of these predictions measures, in the order of reading."""
-    classes, fits = p.k is not None, len(p) * (p.k or 0) <= 50_000_000
-    bins = max(1, min(15, len(p) // 10))  # ten rows a bin at least: a bin of one row says nothing
-    parts = ("miscalibration", "discrimination", "uncertainty")
-    return [
-        Item("accuracy"),
-        *([Item("top5_accuracy")] if classes and (p.k or 0) > 10 and fits else []),
-        *([Item("nll"), Item("brier")] if classes else []),
-        Item("top_label_brier"),
-        *(
-            Item(f"corp_{part}", {"score": s}, sure=part != "uncertainty", share=0.5)
-            for s in ("brier", "log")
-            for part in parts
-        ),
-        Item("mean_confidence"),
-        Item("signed_gap", floor=True),
-        Item("calibration_slope", share=0.5),
-        Item("calibration_intercept", share=0.5),
-        Item("ece_debiased", {"norm": "l2", "bins": bins}, floor=True),
-        Item("sm_ece", floor=True),
-        Item("ece_excess", floor=True),
-        *([Item("binary_ece", floor=True)] if p.k == 2 else []),
-        *([Item("classwise_ece", floor=True, share=0.25)] if (p.k or 0) > 2 and fits else []),
-        *(Item(f"{test}_pvalue", sure=False) for test in ("ks", "kuiper", "spiegelhalter")),
-        Item("top_label_ece", floor=True),
-        Item("failure_auroc"),
-        Item("aurc"),
-        Item("e_aurc", {"oracle": "exact"}),
-        Item("augrc"),
-        Item("risk_at_coverage"),
-        Item("coverage_at_risk"),
-    ]
+def plan(p: Predictions) -> list[Line]:
+    """Return what an audit of these predictions measures: the lines of `report.sections.SECTIONS` that apply."""
+    return [line for section in SECTIONS for line in section.lines if line.when(len(p), p.k or 0)]
 
 
 class Audit(Report):
@@ -126,10 +88,11 @@ def audit(
     seen = predictions.fingerprint in (*predictions.fitted_on, *fitted_on)
     certified = None if seen else _certified(predictions)
     risk = curves.risk_coverage(predictions, through=None if certified is None else certified.coverage)
+    by_margin = predictions.k is not None and len(predictions) >= ENOUGH
     shapes = (
         curves.reliability(predictions, level=level),
         curves.reliability_isotonic(predictions),
-        *([margin_reliability(predictions, level=level)] if predictions.k and len(predictions) >= ENOUGH else []),
+        *([curves.margin_reliability(predictions, level=level)] if by_margin else []),
         curves.confidence_histogram(predictions),
         risk,
         *([] if certified is None else [_point(certified, risk)]),
@@ -173,21 +136,62 @@ def _point(found: advice.Certified, risk: Curve) -> Curve:
 
 
 def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Callable[[str], None]) -> Iterator[Record]:
-    for item in plan(p):
-        on_step(item.metric)
-        yield _record(item, p, level, draws, seed)
+    for line in plan(p):
+        on_step(line.metric)
+        yield _record(line, p, level, draws, seed)
     on_step("classes and groups")
-    yield from slices.records(p, level=level)
+    yield from _slices(p, level=level)
 
 
-def _record(item: Item, p: Predictions, level: float, draws: int, seed: int) -> Record:
-    options, draws = item.options, max(20, int(draws * item.share)) if draws >= 20 else draws
-    settings = METRICS.entry(item.metric).defaults | options
-    record = Record(item.metric, measure(item.metric, p, options=options), len(p), settings=settings, seed=seed)
-    if item.sure:
-        found = interval(item.metric, p, options=options, level=level, resamples=draws, seed=seed)
+def _record(line: Line, p: Predictions, level: float, draws: int, seed: int) -> Record:
+    options = {name: value(len(p)) if callable(value) else value for name, value in line.options.items()}
+    draws = max(20, int(draws * line.share)) if draws >= 20 else draws
+    settings = METRICS.entry(line.metric).defaults | options
+    record = Record(line.metric, measure(line.metric, p, options=options), len(p), settings=settings, seed=seed)
+    if line.interval:
+        found = interval(line.metric, p, options=options, level=level, resamples=draws, seed=seed)
         record = replace(record, low=found.low, high=found.high, level=level)
-    if item.floor:
-        noise = floor(item.metric, p, options=options, draws=draws, seed=seed)
+    if line.floor:
+        noise = floor(line.metric, p, options=options, draws=draws, seed=seed)
         record = replace(record, floor=noise.mean, floor_high=noise.high, p=noise.p)
     return record
+
+
+def _slices(predictions: Predictions, *, level: float) -> Iterator[Record]:
+    r"""Yield accuracy, mean confidence and signed gap of the worst predicted classes and the worst groups.
+
+    Slices are ranked by :math:`|\sum(c - a)| / \sqrt{\sum c(1 - c)}`, how far beyond noise their gap is. ``p`` is the
+    two-sided binomial p-value of the number of right rows given the mean confidence (cautious where confidences
+    differ), times the number of slices looked at, because the worst of many looks bad by chance.
+    """
+    if predictions.k is not None:
+        names = predictions.classes or tuple(range(predictions.k))
+        yield from _worst("class", predictions, predictions.predicted.numpy(), [str(n) for n in names], level)
+    if predictions.groups is not None:
+        found, place = np.unique(predictions.groups.astype(str), return_inverse=True)
+        yield from _worst("group", predictions, place, found.tolist(), level)
+
+
+def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: float) -> Iterator[Record]:
+    c, a = float64(p.confidence), float64(p.correct)
+    w = repetitions(p.weights, len(c))
+    gap = np.bincount(place, w * (c - a), len(names))
+    spread = np.sqrt(np.bincount(place, w**2 * c * (1 - c), len(names)))
+    present = np.flatnonzero(np.bincount(place, w, len(names)) > 0)
+    z = np.abs(gap) / np.maximum(spread, 1e-12)
+    for slice_ in sorted(present, key=lambda s: -z[s])[:SLICES]:
+        part = p.take(torch.from_numpy(place == slice_))
+        where, n = f"{kind}: {names[slice_]}", len(part)
+        yield Record("accuracy", measure("accuracy", part), n, where=where)
+        yield Record("mean_confidence", measure("mean_confidence", part), n, where=where)
+        found = interval("signed_gap", part, level=level, resamples=200)
+        corrected = min(1.0, _binomial_p(part) * len(present))
+        yield Record("signed_gap", found.value, n, found.low, found.high, level, p=corrected, where=where)
+
+
+def _binomial_p(p: Predictions) -> float:
+    """Return the two-sided p-value of as many right rows if each were right with the mean confidence."""
+    w = repetitions(p.weights, len(p))
+    n = max(1, round(w.sum() ** 2 / (w**2).sum()))  # rows of unequal weight count as fewer
+    right, sure = round(n * measure("accuracy", p)), measure("mean_confidence", p)
+    return min(1.0, 2 * float(min(bdtr(right, n, sure), bdtrc(right - 1, n, sure) if right else 1.0)))

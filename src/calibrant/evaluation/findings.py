@@ -1,5 +1,6 @@
-"""Findings that print themselves, and save themselves as a page or as JSON."""
+"""Report: findings that can be printed, and saved as a page or as JSON."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,11 +8,8 @@ from calibrant.records import Findings, Record, to_json
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json.
-
-    A kind of report says what its page and its text are.
-    """
+class Report(ABC):
+    """What was found. ``print`` it, read its ``records``, or ``save`` it as a page (.html) or as .json."""
 
     findings: Findings
 
@@ -25,13 +23,13 @@ class Report:
         """What it comes to, in words."""
         return self.findings.verdict
 
+    @abstractmethod
     def page(self) -> str:
         """Return a self-contained page."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self) -> str:
         """Return what a terminal shows."""
-        raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
         """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
@@ -43,7 +41,7 @@ class Report:
 
 
 def check_path(path: Path) -> Path:
-    """Refuse a place where a report cannot be saved; better before the work than after."""
+    """Refuse a path that a report cannot be saved to, before the work starts."""
     if path.suffix not in (".html", ".json"):
         raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
     if path.is_dir():

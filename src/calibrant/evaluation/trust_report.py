@@ -1,7 +1,7 @@
 """The trust report: which predictor tells right answers from wrong ones, and whether any beats max-softmax."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 
@@ -9,21 +9,27 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-from calibrant.evaluation import trust_words
 from calibrant.evaluation.findings import Report
 from calibrant.metrics import curves
+from calibrant.metrics.binomial import clopper_pearson
 from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.evidence import Comparison, compare, interval, measure
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import float64
 from calibrant.records import Curve, Findings, Record, count
 from calibrant.registry import METRICS
+from calibrant.report.trust_table import Row, change, percent, rows
 
 RANKING = ("fpr_at_95_tpr", "aupr_error", "aupr_success", "failure_auroc", "aurc", "augrc")
 SIDES = ("tpr", "tnr")  # a share of the right rows, and one of the wrong
 SEPARABILITY = ("separability_kl", "separability_bhattacharyya")
 TRUSTED_ABOVE = 0.5
 SWEEP = ("alpha", "loss", "tpr", "tnr")
+SEEN = 5e-5  # a smaller difference is written as 0.00 percent
+LISTED = 3  # predictors named in one sentence; the table has them all
+FEWEST = 20  # right rows, and wrong rows, below which no difference of AUROC is called one
+CERTIFY = "For a threshold with a guarantee, take rows that neither fitted nor chose: {first}calibrant certify {file}"
+JUDGED = "calibrant trust FIT.npz --apply ROWS.npz --method {name} --out JUDGED.npz, then "
 
 Judged = Mapping[str, Predictions]
 Told = Callable[[str], None]
@@ -107,7 +113,7 @@ def trust_report(  # noqa: PLR0913  the report names everything it takes
         drawn = curves.risk_coverage(p), curves.trust_histogram(p, threshold=TRUSTED_ABOVE)
         shapes += [replace(curve, settings={**curve.settings, "method": name}) for curve in drawn]
     shapes += [] if sweep is None else [replace(sweep, name="alpha_sweep")]
-    words = trust_words.verdict(made, baseline), _notes(places), trust_words.advice(made, baseline)
+    words = _verdict(made, baseline), _notes(places), _advice(made, baseline)
     return TrustReport(Findings(judged[baseline].understood, *words, (*made, *outliers), tuple(shapes)))
 
 
@@ -180,7 +186,7 @@ def _records(
 def _difference(p: Predictions, base: Predictions, level: float, draws: int, seed: int) -> Comparison:
     """Compare two AUROCs. Of few rows the spread is known too badly for an interval: noise would often seem better."""
     few = min(_sides(p))
-    if few < trust_words.FEWEST:
+    if few < FEWEST:
         one, two = (measure("failure_auroc", each) for each in (p, base))
         return Comparison(one - two, math.nan, math.nan, level, math.nan)
     if p.weights is not None or base.weights is not None:
@@ -209,7 +215,7 @@ def _share(metric: str, p: Predictions, below: float, level: float, method: str)
     side = dict(zip(SIDES, _sides(p), strict=True))[metric]
     low = high = math.nan
     if side and p.weights is None:
-        bounds = curves.clopper_pearson(np.array([value * side]), np.array([side]), level)
+        bounds = clopper_pearson(np.array([value * side]), np.array([side]), level)
         low, high = (float(bound[0]) for bound in bounds)
     made = _bounded(metric, value, low, high, level, side, method=method)
     return replace(made, settings={"threshold": threshold})
@@ -221,7 +227,7 @@ def _notes(places: Mapping[str, Judged]) -> tuple[str, ...]:
     for where, judged in places.items():
         suffix = "" if where == "all" else f" ({where})"
         for place, (name, p) in enumerate(judged.items()):
-            if place == 1 and (few := trust_words.too_few(*_sides(p))):  # one alone is compared with nothing
+            if place == 1 and (few := _too_few(*_sides(p))):  # one alone is compared with nothing
                 found.append(f"{few}{suffix}")
             if p.fingerprint in p.fitted_on:
                 rows = f"these {count(len(p))} rows are the rows {name} was fitted on"
@@ -230,3 +236,149 @@ def _notes(places: Mapping[str, Judged]) -> tuple[str, ...]:
                 value = float(p.confidence[0])
                 found.append(f"{name} gives every row the same confidence ({value:.3g}): it ranks nothing.{suffix}")
     return tuple(found)
+
+
+def _too_few(right: int, wrong: int) -> str:
+    """Say that these rows are too few to compare predictors, or nothing if they are not.
+
+    Example:
+        >>> _too_few(995, 5)
+        '5 of 1 000 answers are wrong: too few to say whether a predictor ranks better; it takes 20 of either kind.'
+    """
+    side, kind = min((right, "right"), (wrong, "wrong"))
+    if not 0 < side < FEWEST:
+        return ""
+    told = f"{side} of {count(right + wrong)} answers {'is' if side == 1 else 'are'} {kind}: too few to say whether a"
+    return f"{told} predictor ranks better; it takes {FEWEST} of either kind."
+
+
+def _verdict(records: Sequence[Record], baseline: str) -> str:
+    """Say whether any predictor tells right from wrong better than the baseline, and what the threshold gives."""
+    found = rows(records)
+    base = next(row for row in found if row.name == baseline)
+    if nothing := _nothing(base):
+        return nothing
+    return f"{_ranking(found, base)} {_threshold(found, base)}".strip()
+
+
+def _advice(records: Sequence[Record], baseline: str) -> tuple[str, ...]:
+    """Say what to do next: which to rank by, and where a threshold comes from."""
+    found = rows(records)
+    base = next(row for row in found if row.name == baseline)
+    if _nothing(base):
+        return ("Judge rows on which some answers are right and some wrong: rows of a test set, not those trained on.",)
+    better, name = [row for row in found if _better(row)], _called(baseline)
+    if len(found) == 1:
+        return (_certify(),)
+    if _few(base):
+        return (f"Judge more rows before choosing; until then rank by {name}.", _certify())
+    if better:
+        best = max(better, key=_auroc)
+        return (
+            f"Rank by {best.name}: what is reviewed first, or left unanswered, is chosen better than by {name}.",
+            _certify(best.name),
+        )
+    return (
+        f"Rank by {name}: a review queue gains nothing that these rows can show from the others. What a learned "
+        "predictor may still give is a threshold: compare TPR and TNR.",
+        _certify(),
+    )
+
+
+def _certify(name: str = "") -> str:
+    """Say what to type for a threshold: the classifier's own confidence is in the file, another is written first."""
+    first = JUDGED.format(name=name if name.isidentifier() else "NAME") if name else ""
+    return f"{CERTIFY.format(first=first, file='JUDGED.npz' if name else 'ROWS.npz')} --max-error 0.02."
+
+
+def _nothing(base: Row) -> str:
+    """Say why nothing can be ranked, or nothing if it can."""
+    accuracy = base.cells["accuracy"]
+    if accuracy.n == 1:
+        return "One row says nothing: there is nothing to rank."
+    if not math.isnan(_auroc(base)):
+        return ""
+    return f"Every answer is {'right' if accuracy.value > 0.5 else 'wrong'}: there is nothing to rank."
+
+
+def _ranking(found: list[Row], base: Row) -> str:
+    others = sorted((row for row in found if row is not base), key=_auroc, reverse=True)
+    name, level = _called(base.name), f"AUROC {_short(base)}"
+    better = [row for row in others if _better(row)]
+    if not others:
+        return f"{name.capitalize()} tells right from wrong with {level}; no other predictor was judged."
+    if _few(base):
+        return f"Too few rows to say whether any predictor ranks better than {name} ({level}): {_listed(others)}."
+    if not better:
+        return f"No predictor tells right from wrong better than {name} ({level}): {_listed(others)}."
+    best = better[0]
+    rest = [row for row in others if row is not best]
+    said = f"{best.name} tells right from wrong better than {name}: AUROC {_short(best)} against {_short(base)}, "
+    said += f"difference {change(best.change)}."
+    return f"{said} Of the others: {_listed(rest)}." if rest else said
+
+
+def _listed(others: list[Row]) -> str:
+    """Name those that rank alike together, and of the rest the best with their differences."""
+    alike = [row.name for row in others if _alike(row)]
+    apart = [row for row in others if not _alike(row)]
+    said = [f"{row.name} {_short(row)} ({change(row.change)})" for row in apart[:LISTED]]
+    if len(apart) > LISTED:
+        said.append(f"{len(apart) - LISTED} more in the table")
+    if alike:
+        said.append(f"{_joined(alike)} rank{'s' if len(alike) == 1 else ''} as it does")
+    return ", ".join(said)
+
+
+def _few(base: Row) -> bool:
+    return bool(_too_few(base.cells["tpr"].n, base.cells["tnr"].n))
+
+
+def _alike(row: Row) -> bool:
+    """Whether the difference to the baseline is nothing at all, to the last digit shown."""
+    told = row.change
+    ends = (math.nan,) if told is None else (told.value, told.low, told.high)
+    return all(end is not None and abs(end) < SEEN for end in ends)
+
+
+def _joined(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _threshold(found: list[Row], base: Row) -> str:
+    shown = [base]
+    others = [row for row in found if row is not base and not math.isnan(_both(row))]
+    if others:
+        shown.append(max(others, key=_both))
+    said = "; ".join(_shares(row) for row in shown)
+    return f"Trusting above {base.cells['tpr'].settings['threshold']:g}: {said}."
+
+
+def _shares(row: Row) -> str:
+    right, wrong = (row.cells[metric] for metric in ("tpr", "tnr"))
+    below = wrong.settings["threshold"]
+    where = "" if below == right.settings["threshold"] else f" (below {below:.3g})"
+    return (
+        f"{row.name} trusts {percent(right.value, digits=1)} % of the right answers and distrusts "
+        f"{percent(wrong.value, digits=1)} % of the wrong{where}"
+    )
+
+
+def _both(row: Row) -> float:
+    return row.cells["tpr"].value + row.cells["tnr"].value
+
+
+def _better(row: Row) -> bool:
+    return row.change is not None and row.change.low is not None and row.change.low > 0
+
+
+def _auroc(row: Row) -> float:
+    return row.cells["failure_auroc"].value
+
+
+def _short(row: Row) -> str:
+    return percent(_auroc(row), digits=1)
+
+
+def _called(baseline: str) -> str:
+    return "max-softmax" if baseline == "mcp" else baseline

@@ -1,13 +1,10 @@
-"""records of several methods -> one aligned table, a row a method, the chosen one marked."""
+"""Comparison of calibrators: the table for a terminal, and the page of ``calibrant calibrate --report``."""
 
-from collections.abc import Iterable
-from io import StringIO
+from collections.abc import Iterable, Mapping
 
-from rich.console import Console
-from rich.table import Table
-
-from calibrant.records import Record
+from calibrant.records import Findings, Record
 from calibrant.report import notation
+from calibrant.report.table import aligned, drawn
 
 HEADINGS = (
     "method",
@@ -20,31 +17,60 @@ HEADINGS = (
     "fit,\ns",
     "para-\nmeters",
 )
-WIDE = 200  # a table that is cut is worse than one that wraps
 LEGEND = "* chosen; ± is one standard error of the paired difference; log loss, Brier, ECE: lower is better"
+
+Methods = Mapping[str, Mapping[str, Record]]  # method -> metric -> record
 
 
 def text(records: Iterable[Record], chosen: str) -> str:
     """Write the table of methods in the order in which the records name them."""
-    methods: dict[str, dict[str, Record]] = {}
-    for record in records:
-        methods.setdefault(record.method, {})[record.metric] = record
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    methods = _methods(records)
+    table = aligned(HEADINGS, gap=1)
     for name, found in methods.items():
         if "failed" not in found:
             table.add_row(f"* {name}" if name == chosen else f"  {name}", *_cells(found))
-    failed = [
-        f"  {name} failed: {found['failed'].settings['reason']}" for name, found in methods.items() if "failed" in found
-    ]
-    console = Console(file=StringIO(), width=WIDE, color_system=None, markup=False, highlight=False, emoji=False)
-    with console.capture() as written:
-        console.print(table)
-    return "\n".join([*(line.rstrip() for line in written.get().splitlines()), *failed, LEGEND])
+    return "\n".join([drawn(table), *(f"  {line}" for line in _failed(methods)), LEGEND])
 
 
-def _cells(found: dict[str, Record]) -> Iterable[str]:
+def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
+    """Write a page with one captioned table for each data set, and the curve ``margin_temperature`` if there is one.
+
+    Reference of the curve: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
+    """
+    from calibrant.report import figures, page  # matplotlib and jinja2 are needed only here
+
+    tables = {}
+    for dataset in dict.fromkeys(record.dataset for record in findings.records):
+        methods = _methods(record for record in findings.records if record.dataset == dataset)
+        rows = {name: list(_cells(found)) for name, found in methods.items() if "failed" not in found}
+        tables[dataset] = rows, _failed(methods)
+    alt = f"Temperature that {chosen} gives a row against the logit margin of the row."
+    plot = page.Plot("margin_temperature", {"margin_temperature": (figures.margin_temperature, 2.9)}, 4.4, alt)
+    return page.fill(
+        "comparison.html",
+        findings,
+        title="Calibration",
+        wide=True,
+        chosen=chosen,
+        captions=captions,
+        tables=tables,
+        headings=[heading.replace("-\n", "").replace("\n", " ") for heading in HEADINGS],
+        drawing=page.drawing(findings, plot) if findings.curve("margin_temperature") else "",
+    )
+
+
+def _methods(records: Iterable[Record]) -> Methods:
+    found: dict[str, dict[str, Record]] = {}
+    for record in records:
+        found.setdefault(record.method, {})[record.metric] = record
+    return found
+
+
+def _failed(methods: Methods) -> list[str]:
+    return [f"{name} failed: {m['failed'].settings['reason']}" for name, m in methods.items() if "failed" in m]
+
+
+def _cells(found: Mapping[str, Record]) -> Iterable[str]:
     error = found["ece_debiased"]
     yield notation.number(found["nll"].value)
     yield _change(found["nll_change"])

@@ -1,5 +1,15 @@
-"""curves -> figures. Every number drawn is a number of a curve; pyplot and its global state are never touched."""
+"""Figures: curves drawn with matplotlib, and written as SVG for a page.
 
+Every number drawn is a number of a curve. pyplot and its global state are never touched.
+"""
+
+import re
+from contextlib import AbstractContextManager
+from io import StringIO
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -10,6 +20,26 @@ from calibrant.records import Curve, Findings
 SURE = "#2f7fc1"
 WRONG = "#cf6a17"
 QUIET = "#808080"
+# Each line has a dash of its own too, so that lines are told apart without colour.
+LINES = tuple(
+    zip((SURE, WRONG, "#1b9e77", "#9a5fb5"), ("-", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1.5, 1))), strict=True)
+)
+
+INK = "#000000"
+
+HOUSE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "calibrant",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.2,
+}
 
 
 def reliability(findings: Findings, ax: Axes | None = None) -> Axes:
@@ -104,7 +134,7 @@ def margin_reliability(findings: Findings, ax: Axes | None = None) -> Axes:
 
 
 def _shades(count: int) -> list[tuple[str, str]]:
-    """Return a colour and a marker for each group, told apart without colour as well."""
+    """Return a colour and a marker for each group."""
     known = [(WRONG, "v"), (QUIET, "s"), (SURE, "o")]
     return known if count == len(known) else [((WRONG, SURE)[i % 2], "vosD^P"[i % 6]) for i in range(count)]
 
@@ -137,3 +167,70 @@ def _legend(ax: Axes) -> Axes:
         # Above the axes, so that it never covers data.
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0.2)
     return ax
+
+
+def house_style() -> AbstractContextManager[None]:
+    """Return the matplotlib style context in which a page's figures are drawn and saved."""
+    return matplotlib.style.context(HOUSE, after_reset=True)
+
+
+def inline(figure: Figure, *, name: str, alt: str) -> str:
+    """Write the figure as an SVG element; ``name`` prefixes its ids, ``alt`` is its alt text."""
+    written = StringIO()
+    figure.savefig(written, format="svg", transparent=True)
+    root = ElementTree.fromstring(written.getvalue())
+    for element in root.iter():
+        _clean(element, name)
+    _drop_styles(root)
+    _drop_unused_ids(root)
+    _describe(root, alt)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _clean(element: Element, name: str) -> None:
+    """Keep plain tags and presentation attributes only, as a strict content security policy requires."""
+    element.tag = element.tag.rpartition("}")[2]
+    if element.tag not in ("text", "tspan"):
+        element.text = None
+    element.tail = None
+    attributes = {key.rpartition("}")[2]: " ".join(text.split()) for key, text in element.attrib.items()}
+    attributes |= _presentation(attributes.pop("style", ""))
+    element.attrib.clear()
+    element.attrib.update({key: _owned(key, text, name) for key, text in attributes.items()})
+
+
+def _presentation(style: str) -> dict[str, str]:
+    pairs = (pair.split(":", 1) for pair in style.split(";") if ":" in pair)
+    attributes = {key.strip(): text.strip().replace(INK, "currentColor") for key, text in pairs}
+    attributes.pop("font-family", None)  # the page's own font
+    if shorthand := attributes.pop("font", None):  # how matplotlib before 3.9 wrote size and family
+        attributes["font-size"] = re.findall(r"[\d.]+px", shorthand)[0]
+    return attributes
+
+
+def _owned(attribute: str, text: str, name: str) -> str:
+    """Put the figure's name before an id and before each reference to one."""
+    if attribute == "id":
+        return f"{name}-{text}"
+    return text.replace("#", f"#{name}-") if attribute in ("href", "clip-path") else text
+
+
+def _drop_styles(root: Element) -> None:
+    """Drop the style sheet, and the metadata, whose date would make the bytes differ from run to run."""
+    for parent in root.iter():
+        for child in [child for child in parent if child.tag in ("style", "metadata")]:
+            parent.remove(child)
+
+
+def _drop_unused_ids(root: Element) -> None:
+    used = set(re.findall(r"#([\w.-]+)", ElementTree.tostring(root, encoding="unicode")))
+    for element in root.iter():
+        if element.get("id") not in used:
+            element.attrib.pop("id", None)
+
+
+def _describe(root: Element, alt: str) -> None:
+    for size in ("width", "height", "version"):
+        root.attrib.pop(size, None)
+    # matplotlib leaves black out, as SVG's default fill; line joins stood in the dropped style sheet.
+    root.attrib |= {"role": "img", "aria-label": alt, "fill": "currentColor", "stroke-linejoin": "round"}

@@ -1,22 +1,36 @@
-"""registered methods -> what each says of itself, for a terminal."""
+"""Registered methods: their description for a terminal, the shape of a loss as a figure, AdaFocal's history."""
 
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from calibrant.records import Curve
 from calibrant.registry import Entry
-from calibrant.report.training import PANELS, label
+from calibrant.report.figures import LINES, QUIET, SURE, WRONG, house_style
 
 TABLE = (0.01, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99)
 # LaTeX -> what a terminal shows; other words lose their backslash, and a brace that is meant waits as << and >>
 SPACES = r"\\(?:[,;!: ]|[bB]ig+[lr]?\b|textstyle|q?quad|mathbb)|&"
 WORDS = {"le": "<=", "ge": ">=", "ne": "!=", "mapsto": "->", "to": "->", "leftarrow": "<-", "mid": "|", "cdot": "*"}
+DOTTED = (0, (1, 2))
+
+# column -> its name, that of cross-entropy, and from which p_y (and up to as far from 1) it must be seen whole
+PANELS = {
+    "loss": ("loss", "cross_entropy", 0.02),
+    "normalised_weight": ("weight, mean 1", None, 0.05),
+    "gradient": ("d loss / d $p_y$", "cross_entropy_gradient", 0.2),
+}
+FORMATS: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 
 
 def particulars(entry: Entry, shape: Curve | None = None) -> dict[str, Any]:
@@ -86,3 +100,130 @@ def formula(doc: str) -> str:
 def _held(part: str) -> str:
     """Put parentheses around what is not a single word and has none."""
     return part if re.fullmatch(r"\\?[\w^']+|\([^()]*\)", part.strip()) else f"({part.strip()})"
+
+
+def loss_shape(curves: Sequence[Curve], axes: Iterable[Axes] | None = None) -> tuple[Axes, ...]:
+    """Draw loss, weight and gradient against the label's probability, over the quiet lines of cross-entropy.
+
+    ``axes`` are three; without them a figure is made, with a legend above and what was drawn said below.
+    """
+    if not curves:
+        raise ValueError("curves must hold at least one curve of calibrant.losses.shapes.shape; got none.")
+    if axes is not None:
+        return _panels(curves, tuple(axes))
+    caption = _caption(curves)
+    with house_style():
+        figure = Figure(figsize=(9.0, 2.9 + 0.13 * caption.count("\n")), layout="constrained")
+        drawn = _panels(curves, tuple(figure.subplots(1, 3)))
+        lines, labels = drawn[0].get_legend_handles_labels()
+        ncols = min(len(labels), max(1, 120 // (max(map(len, labels)) + 6)))  # what fits above the panels
+        figure.legend(lines, labels, loc="outside upper left", ncols=ncols, handlelength=2.6, frameon=False)
+        figure.supxlabel(caption, x=0.01, ha="left", fontsize=7, color=QUIET)
+    return drawn
+
+
+def _panels(curves: Sequence[Curve], axes: tuple[Axes, ...]) -> tuple[Axes, ...]:
+    own = [curve for curve in curves if curve.settings["loss"] != "cross_entropy"]
+    for ax, (column, (name, reference, whole)) in zip(axes, PANELS.items(), strict=True):
+        at = curves[0]["p"]
+        quiet = curves[0][reference] if reference else np.ones_like(at)
+        ax.plot(at, quiet, color=QUIET, linewidth=1, label="cross_entropy")
+        for i, curve in enumerate(own):
+            colour, dash = LINES[i % len(LINES)][0], LINES[(i + i // len(LINES)) % len(LINES)][1]
+            ax.plot(curve["p"], curve[column], color=colour, linestyle=dash, linewidth=1.5, label=label(curve))
+        ax.set(xlabel="probability of the label, $p_y$", ylabel=name, xlim=(0, 1))
+        ax.set_ylim(*_window(at, [quiet, *(curve[column] for curve in own)], whole))
+    axes[-1].axhline(0, color=QUIET, linewidth=0.8, linestyle=DOTTED)
+    return axes
+
+
+def _window(at: NDArray[Any], lines: Sequence[NDArray[Any]], whole: float) -> tuple[float, float]:
+    """Return the range of y: all there is, unless it runs away at the ends."""
+    inner = (at >= whole) & (at <= 1 - whole)
+    low = max(min(line.min() for line in lines), 1.5 * min(line[inner].min() for line in lines))
+    high = min(max(line.max() for line in lines), 1.5 * max(line[inner].max() for line in lines))
+    low, high = min(low, 0.0), max(high, 0.0)
+    room = 0.04 * (high - low)
+    return (low - room if low < 0 else 0.0), high + room
+
+
+def label(curve: Curve) -> str:
+    """Return the loss with the options that were given."""
+    return ", ".join([curve.settings["loss"], *_options(curve, curve.settings["given"])])
+
+
+def _options(curve: Curve, names: Iterable[str]) -> list[str]:
+    return [f"{name} {_word(curve.settings['options'][name])}" for name in names]
+
+
+def _word(value: object) -> str:
+    """Write the value of an option; a long list is only said to be given."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if len(str(value)) <= 24 else "given"
+
+
+def _caption(curves: Sequence[Curve]) -> str:
+    """Say what was drawn: rows, options, batch and notes."""
+    said = [" ".join(dict.fromkeys(curve.settings["rows"] for curve in curves))]
+    for curve in curves:
+        of = curve.settings
+        options = ", ".join(_options(curve, of["options"]))
+        each = [f"{options}." if options else "", of["batch"], *of["notes"]]
+        if text := " ".join(part for part in each if part):
+            said.append(f"{of['loss']}: {text}")
+    return "\n".join(textwrap.fill(line, 165) for line in said)
+
+
+def gamma_history(curve: Curve, bins: Sequence[int] | None = None, axes: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Draw AdaFocal's history: for each bin the error (confidence less accuracy) above and the power below.
+
+    ``bins`` are the least sure, the middle and the surest one unless others are named. ``axes`` are two rows of as many
+    columns as there are bins; without them a figure is made.
+    """
+    if len(curve) == 0:
+        raise ValueError("curve must hold at least one epoch; got none. Criterion.epoch_end adds one.")
+    known = sorted(set(curve["bin"].tolist()))
+    shown = sorted({known[0], known[len(known) // 2], known[-1]}) if bins is None else list(bins)
+    for which in shown:
+        if which not in known:
+            raise ValueError(f"bins must lie in {known[0]} to {known[-1]}; got {which}.")
+    if axes is not None:
+        return _histories(curve, shown, axes)
+    with house_style():
+        figure = Figure(figsize=(1.0 + 2.6 * len(shown), 3.6), layout="constrained")
+        return _histories(curve, shown, figure.subplots(2, len(shown), squeeze=False, sharex=True, sharey="row"))
+
+
+def _histories(curve: Curve, bins: Sequence[int], axes: NDArray[Any]) -> NDArray[Any]:
+    words = {min(curve["bin"]): ", the least sure", max(curve["bin"]): ", the surest"}
+    for column, which in enumerate(bins):
+        mine = curve["bin"] == which
+        for ax, name, colour in zip(axes[:, column], ("error", "gamma"), (WRONG, SURE), strict=True):
+            marker = "o" if mine.sum() == 1 else ""  # a line of one point is invisible
+            ax.plot(curve["epoch"][mine], curve[name][mine], color=colour, marker=marker, markersize=4.5, linewidth=1.5)
+            ax.axhline(0, color=QUIET, linewidth=1, linestyle=DOTTED)  # no error; and below it, inverse focal loss
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes[0, column].set_title(f"bin {which}{words.get(which, '')}", fontsize="medium")
+        axes[1, column].set_xlabel("epoch")
+    axes[0, 0].set_ylabel("confidence - accuracy")
+    axes[1, 0].set_ylabel("gamma")
+    return axes
+
+
+def write(ax: Axes, path: Path) -> None:
+    """Write the figure that holds these axes, in the format of the ending; the same curves give the same bytes."""
+    check_path(path)
+    figure = ax.figure
+    if not isinstance(figure, Figure):
+        raise TypeError("ax must lie in a whole figure; got one in a part of a figure.")
+    with house_style():
+        figure.savefig(path, dpi=160, metadata=FORMATS[path.suffix])
+
+
+def check_path(path: Path) -> None:
+    """Refuse a place where no figure can be written; better before the work than after."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path.name} must end in {', '.join(FORMATS)}; got {path.suffix or 'no ending'!r}.")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"{path} must be a file in a folder that exists.")

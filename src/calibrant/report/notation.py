@@ -1,4 +1,4 @@
-"""How a record is written: digits, intervals, floors, units and directions, the same in page and terminal."""
+"""Formatting of records: digits, intervals, noise floors, units and directions, the same in page and terminal."""
 
 import math
 import re
@@ -8,7 +8,6 @@ from typing import Any
 from calibrant.records import Record
 from calibrant.records import count as count
 from calibrant.registry import METRICS
-from calibrant.report.sections import NAMES
 
 DIRECTIONS = {
     "lower": "lower is better",
@@ -104,11 +103,6 @@ def settings(options: Mapping[str, Any]) -> str:
     """
     said = (option if isinstance(option, str) else f"{name} {option}" for name, option in options.items())
     return ", ".join(said)
-
-
-def name(metric: str) -> str:
-    """Return what a person calls the metric."""
-    return NAMES.get(metric, metric.replace("_", " ").capitalize())
 
 
 def better(metric: str) -> str:

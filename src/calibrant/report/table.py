@@ -1,4 +1,4 @@
-"""findings -> text for a terminal: the verdict first, one aligned table, what to do last."""
+"""Text for a terminal: the audit's verdict, table and advice, and the aligned tables that other reports share."""
 
 from collections.abc import Iterable
 from io import StringIO
@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 
 from calibrant.records import Findings, Record
-from calibrant.report import notation, places, sections
-from calibrant.report.places import Place, Places
-from calibrant.report.sections import Section
+from calibrant.report import notation, sections
+from calibrant.report.sections import Place, Places, Section
 
 SHOWN = 5
+UNCUT = 200  # a table that is cut is worse than one that wraps
 WIDE = 96  # below it, columns would break words; each record then becomes a phrase that folds
 WIDE_HEADINGS = ("value", "interval", "noise floor", "p", "better")
 NARROW_HEADINGS = ("value [interval], noise floor, p, better",)
@@ -22,23 +22,22 @@ Filled = list[tuple[Section, list[Record]]]
 
 def text(findings: Findings, width: int = 100) -> str:
     """Write the report as plain text of at most the given width."""
-    # Names come from the user's data, so nothing in them may be read as markup.
-    console = Console(file=StringIO(), width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    console = _console(width)
     with console.capture() as written:
         _opening(console, findings)
         if filled := sections.grouped(findings):
             console.print(_measures(filled, width))
-        for table in places.tables(findings):
+        for table in sections.tables(findings):
             console.print(_places(table))
         _listed(console, "What to do next", findings.advice)
     return "\n".join(line.rstrip() for line in written.get().splitlines()).strip() + "\n"
 
 
 def _opening(console: Console, findings: Findings) -> None:
-    console.print(_printable(findings.verdict), "\n")
-    console.print(_printable(findings.understood))
+    console.print(printable(findings.verdict), "\n")
+    console.print(printable(findings.understood))
     for note in findings.notes:
-        console.print(f"Warning: {_printable(note)}")
+        console.print(f"Warning: {printable(note)}")
     console.print()
 
 
@@ -115,9 +114,30 @@ def _table(*headings: str) -> Table:
 
 
 def _indented(words: str) -> Padding:
-    return Padding(_printable(words), (0, 0, 0, 2))
+    return Padding(printable(words), (0, 0, 0, 2))
 
 
-def _printable(words: str) -> str:
-    """Replace what a terminal would obey instead of show."""
+def aligned(headings: Iterable[str], *, gap: int = 2) -> Table:
+    """Return an empty table without borders: the first column to the left, the others to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="")
+    for position, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if position else "left", no_wrap=True)
+    return table
+
+
+def drawn(table: Table) -> str:
+    """Return a table as plain text."""
+    console = _console(UNCUT)
+    with console.capture() as written:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in written.get().splitlines())
+
+
+def _console(width: int) -> Console:
+    """Return a console that reads no markup: names come from the user's data."""
+    return Console(file=StringIO(), width=width, color_system=None, markup=False, highlight=False, emoji=False)
+
+
+def printable(words: str) -> str:
+    """Replace control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)

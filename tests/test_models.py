@@ -12,12 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from calibrant.registry import MODELS
-from calibrant.training.models.attention import Attention
-from calibrant.training.models.transformers import PostNorm
-from calibrant.training.models.densenets import Dense
 from calibrant.training.models.build import make
-from calibrant.training.models.residual import Halved, basic, bottleneck, projection
-from calibrant.training.models.vits import PreNorm
+from calibrant.training.models.densenets import Dense
+from calibrant.training.models.resnets import Halved, basic, bottleneck, projection
+from calibrant.training.models.transformers import Attention, PostNorm, PreNorm
 from calibrant.training.models.wide_resnets import PreActivation
 
 # Parameters, counted by hand: a convolution without bias, a norm, a linear layer.
@@ -374,11 +372,10 @@ def test_a_block_is_its_formula(block, formula):
 
 COMPILED = """
 import torch
-from calibrant.training.models.transformers import Encoder
 from calibrant.training.models.densenets import Dense
-from calibrant.training.models.residual import Halved
+from calibrant.training.models.resnets import Halved
 from calibrant.training.models.text_cnn import Windows
-from calibrant.training.models.vits import Patches
+from calibrant.training.models.transformers import Encoder, Patches
 from calibrant.training.models.wide_resnets import PreActivation
 
 images = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
@@ -438,8 +435,8 @@ def test_a_transformer_block_is_that_of_torch(block):
         12, 3, 48, activation="gelu", batch_first=True, norm_first=not after, layer_norm_eps=1e-12 if after else 1e-6
     ).eval()
     names = {
-        "attention.read.": "self_attn.in_proj_",
-        "attention.write.": "self_attn.out_proj.",
+        "attention.qkv.": "self_attn.in_proj_",
+        "attention.proj.": "self_attn.out_proj.",
         "layers.0.": "linear1.",
         "layers.2.": "linear2.",
         "first_norm.": "norm1.",
@@ -463,6 +460,18 @@ def test_attention_drops_only_in_training():
     assert torch.equal(layer.eval()(hidden), layer(hidden))
     with torch.random.fork_rng(devices=[]):
         assert not torch.equal(layer.train()(hidden), layer(hidden))
+
+
+def test_state_dicts_with_the_old_names_of_the_projections_load():
+    model, other = (make("bert_small", 3, vocabulary=9, length=5, seed=seed).eval() for seed in (0, 1))
+    old = {key.replace(".qkv.", ".read.").replace(".proj.", ".write."): v for key, v in model.state_dict().items()}
+    assert sum(".read." in key or ".write." in key for key in old) == 4 * 4
+    other.load_state_dict(old)
+    tokens = torch.tensor([[2, 3, 4, 0, 0]])
+    with torch.no_grad():
+        assert torch.equal(other(tokens), model(tokens))
+    with pytest.raises(RuntimeError, match=r"body\.blocks\.0\.attention\.reads"):
+        other.load_state_dict({**old, "body.blocks.0.attention.reads.weight": torch.zeros(1)})
 
 
 def test_the_text_network_is_the_largest_window_of_each_filter():

@@ -1,1 +1,1 @@
-"""A name and the shape of the inputs -> a network with features and a head."""
+"""Classifier networks for images and text, each a body that gives features and a linear head."""

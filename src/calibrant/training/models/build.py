@@ -1,12 +1,13 @@
-"""A name, a number of classes and the shape of the inputs -> a model with its first weights."""
+"""Build a model by name, with seeded initial weights: registered models, and those of timm."""
 
+import importlib
 from functools import partial
+from typing import Any
 
 import torch
 
-from calibrant.registry import MODELS
-from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.timm_models import from_timm
+from calibrant.registry import MODELS, nearest
+from calibrant.training.models._layers import Classifier
 
 TIMM = "timm:"
 
@@ -21,11 +22,11 @@ def make(
     length: int = 0,
     seed: int = 0,
 ) -> Classifier:
-    """Make a model for k classes, with weights drawn from the seed, on the CPU.
+    """Build a model for k classes, with weights initialised from the seed, on the CPU.
 
     ``name`` is a registered model, or ``timm:NAME`` for one of timm, which must be installed. ``channels`` and ``side``
-    describe square images, ``vocabulary`` and ``length`` tokens: one pair is given. PyTorch's random state is left as
-    found.
+    describe square images, ``vocabulary`` and ``length`` tokens: pass one pair. PyTorch's global random state is not
+    changed.
 
     Example:
         >>> model = make("lenet", 10, channels=1, side=28)
@@ -46,7 +47,7 @@ def make(
 
 
 def _sizes(channels: int, side: int, vocabulary: int, length: int) -> tuple[str, dict[str, int]]:
-    """Return what the inputs are, by which sizes are given, and those sizes."""
+    """Return the kind of the inputs, by which sizes are given, and those sizes."""
     images, tokens = {"channels": channels, "side": side}, {"vocabulary": vocabulary, "length": length}
     if all(images.values()) and not any(tokens.values()):
         return "images", images
@@ -56,3 +57,30 @@ def _sizes(channels: int, side: int, vocabulary: int, length: int) -> tuple[str,
         "channels and side must be given for images, or vocabulary and length for tokens; "
         f"got channels={channels}, side={side}, vocabulary={vocabulary}, length={length}."
     )
+
+
+def from_timm(name: str, k: int, *, channels: int, side: int) -> Classifier:
+    """Return a timm model without pretrained weights, its head replaced by a linear one.
+
+    Models with a fixed input size, such as vision transformers, are built for ``side``.
+    """
+    timm = _timm(name)
+    if not timm.is_model(name):
+        near = nearest(name, timm.list_models())
+        raise KeyError(f"timm has no {name!r}." + (f" Did you mean {near}?" if near else ""))
+    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    size = {"img_size": side} if fixed else {}
+    body = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **size)
+    width = getattr(body, "head_hidden_size", None) or body.num_features  # the output width without a head
+    return Classifier(body, width, k)
+
+
+def _timm(name: str) -> Any:
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as missing:
+        if missing.name != "timm":
+            raise
+        raise ModuleNotFoundError(
+            f"timm:{name} needs the package timm; install calibrant[timm].", name="timm"
+        ) from None

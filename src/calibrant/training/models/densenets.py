@@ -1,17 +1,25 @@
-"""Densely connected networks: a layer reads what all layers before it in its block gave."""
+"""Densely connected networks: each layer reads the outputs of all earlier layers of its block."""
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.registry import MODELS
-from calibrant.training.models.classifier import Classifier
-from calibrant.training.models._layers import SMALL, activated, admit, convolution, he_normal, large_stem, pooled
+from calibrant.training.models._layers import (
+    SMALL,
+    Classifier,
+    activated,
+    check_images,
+    convolution,
+    he_normal,
+    large_stem,
+    pooled,
+)
 
 GROWTH = 32
 
 
 class Dense(nn.Module):
-    """The inputs, and beside them the channels that a 1x1 and a 3x3 convolution find in them."""
+    """A dense layer: the inputs concatenated with the output of a 1x1 and a 3x3 convolution."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -32,11 +40,11 @@ def densenet121(k: int, *, channels: int = 3, side: int = 32) -> Classifier:
     """DenseNet-121: blocks of 6, 12, 24 and 16 layers of growth 32, 7.0 million parameters, 1024 features.
 
     The paper's DenseNet-BC for ImageNet. Up to a side of 64 the stem is one 3x3 convolution of 64 channels, as is usual
-    on CIFAR; the paper's own CIFAR networks have three blocks and growth 12 to 40.
+    for CIFAR; the paper's own CIFAR networks have three blocks and growth 12 to 40.
 
     Reference: Huang, Liu, van der Maaten & Weinberger, CVPR 2017.
     """
-    admit(channels, side)
+    check_images(channels, side)
     width = 2 * GROWTH
     layers: list[nn.Module] = [convolution(channels, width)] if side <= SMALL else list(large_stem(channels, width))
     for block, count in enumerate((6, 12, 24, 16)):

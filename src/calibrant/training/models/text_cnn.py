@@ -1,4 +1,4 @@
-"""A convolutional network of text: the strongest answer of each filter, anywhere in the text."""
+"""Convolutional network for text, with max pooling over time."""
 
 import torch
 from torch import Tensor, nn
@@ -6,18 +6,17 @@ from torch.nn import functional as F
 
 from calibrant.predictions.types import Features
 from calibrant.registry import MODELS
-from calibrant.training.models.classifier import Classifier
-from calibrant.training.models.vocabularies import PADDING, admit
+from calibrant.training.models._layers import PADDING, Classifier, check_tokens
 
 SIZES = (3, 4, 5)
 FILTERS = 100
 
 
 class Windows(nn.Module):
-    """Word vectors, filters over windows of 3, 4 and 5 words, and the maximum of each filter over the text.
+    """Word embeddings, filters over windows of 3, 4 and 5 words, and the maximum of each filter over the text.
 
-    A window begins at each word and may reach past the last one, where it reads zeros: so padding changes nothing, and
-    a text of one word has windows too.
+    A window begins at each word and is zero-padded past the last one, so that padding tokens change nothing and a text
+    of one word has windows too.
     """
 
     def __init__(self, words: nn.Embedding) -> None:
@@ -43,18 +42,18 @@ def text_cnn(
     width: int = 300,
     embeddings: Tensor | None = None,
 ) -> Classifier:
-    """A text CNN with global pooling: 100 filters over each of 3, 4 and 5 words, and word vectors; 300 features.
+    """A text CNN with global pooling: 100 filters over each of 3, 4 and 5 words, and word embeddings; 300 features.
 
-    0.36 million parameters beside the word vectors, at their usual ``width`` of 300; 50 is the other common one.
-    ``embeddings`` are initial word vectors, a row a word, such as GloVe's; without them they start uniform in
-    [-0.25, 0.25]. They are copied and trained on. The vector of padding counts as zero.
+    0.36 million parameters besides the embeddings, at their usual ``width`` of 300; 50 is also common.
+    ``embeddings`` are initial word vectors, one row a word, such as GloVe's; without them, initialisation is uniform in
+    [-0.25, 0.25]. They are copied and fine-tuned. The embedding of padding counts as zero.
 
-    Dropout of 0.5 on the features as in the paper, which also bounds the norm of the head's rows; this does not. The
-    text may have any length: ``length`` is only checked.
+    Dropout of 0.5 on the features as in the paper, but without its max-norm constraint on the head. Texts may have any
+    length: ``length`` is only checked.
 
     Reference: Kim, EMNLP 2014.
     """
-    admit(vocabulary, length)
+    check_tokens(vocabulary, length)
     if embeddings is not None and (embeddings.ndim != 2 or len(embeddings) != vocabulary):
         raise ValueError(f"embeddings must have shape ({vocabulary}, width); got {tuple(embeddings.shape)}.")
     words = nn.Embedding(vocabulary, width if embeddings is None else embeddings.shape[1])

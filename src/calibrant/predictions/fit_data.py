@@ -132,3 +132,14 @@ def _finite(features: Tensor) -> Tensor:
         bad = int((~features.isfinite().all(1)).sum())
         raise ValueError(f"features must be finite; {bad} of {len(features)} rows are not.")
     return features
+
+
+def standardised(columns: Tensor) -> dict[str, Tensor]:
+    """Return mean and population standard deviation of each of (n, d) columns, and their standardised range.
+
+    A constant column keeps its scale.
+    """
+    mean, std = columns.mean(0), columns.std(0, correction=0)
+    std = torch.where(std > 1e-9 * columns.abs().amax(0), std, torch.ones_like(std))  # below is rounding
+    seen = (columns - mean) / std
+    return {"mean": mean, "std": std, "low": seen.amin(0), "high": seen.amax(0)}

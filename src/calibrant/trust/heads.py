@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.calibrators._solvers.network import standardised
+from calibrant.predictions.fit_data import standardised
 
 Kind = Literal["linear", "signed_distance", "mlp"]
 Net = dict[str, Tensor]

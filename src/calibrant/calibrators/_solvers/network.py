@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant.predictions.fit_data import standardised
 from calibrant.predictions.types import Vector
 
 State = dict[str, Tensor]
@@ -32,16 +33,6 @@ def output(x: Tensor, net: Mapping[str, Tensor]) -> Tensor:
     for layer in range(1, layers):
         h = F.relu(F.linear(h, at[f"w{layer}"], at[f"b{layer}"]))
     return F.linear(h, at[f"w{layers}"], at[f"b{layers}"]).squeeze(1)
-
-
-def standardised(x: Tensor) -> State:
-    """Return mean and population standard deviation of (n, d) indicators, and their standardised range.
-
-    A constant indicator keeps its scale.
-    """
-    mean, std = x.mean(0), x.std(0, correction=0)
-    std = torch.where(std > 1e-9 * x.abs().amax(0), std, torch.ones_like(std))  # below is rounding
-    return {"mean": mean, "std": std, "low": ((x - mean) / std).amin(0), "high": ((x - mean) / std).amax(0)}
 
 
 class Network:

@@ -20,7 +20,7 @@ from calibrant.trust.bce import bce_loss
 from calibrant.trust.class_balanced import class_balanced_loss, effective_weights
 from calibrant.trust.correctness_ranking import ranking_loss
 from calibrant.trust.focal import focal_loss
-from calibrant.trust.heads import check_kind, started, z_of
+from calibrant.trust._machinery.heads import check_kind, started, z_of
 from calibrant.trust.steep_slope import steep_slope_loss
 from calibrant.trust.tcp import tcp_loss
 

@@ -16,7 +16,7 @@ from test_saving import record_of, refusal, sealed
 from calibrant.io.sealed import CALIBRATOR, TRUST_PREDICTOR, load, read
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
-from calibrant.trust import heads
+from calibrant.trust._machinery import heads
 from calibrant.trust.bce import Bce
 from calibrant.trust.mcp import Mcp
 from calibrant.trust.tcp import Tcp

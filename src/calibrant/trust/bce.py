@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust.heads import Kind
+from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust.heads import Kind
+from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
 
 SCALE_RIDGE = 0.1  # the loss has no best scale: confidences would run to 0 and 1, and ties would cost the ranking

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.metrics.scores import SORTED, log_odds, own_scores
 from calibrant.predictions.fit_data import FitData, of_call, of_fit
-from calibrant.trust.heads import Kind, check_kind, prepared, z_of
+from calibrant.trust._machinery.heads import Kind, check_kind, prepared, z_of
 from calibrant.trust.learning import Learnt, Loss, Task, anchored, bare
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant.metrics.delong import paired_auroc
 from calibrant.predictions.types import Vector
-from calibrant.trust.heads import Kind, Net, learnable, prepared, started, z_of
+from calibrant.trust._machinery.heads import Kind, Net, learnable, prepared, started, z_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # z, target -> a loss a row
 

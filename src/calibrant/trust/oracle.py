@@ -18,7 +18,7 @@ from calibrant.registry import TRUST
 from calibrant.trust._machinery.backbones import copied, resized
 from calibrant.trust._machinery.early_stopping import Keeping
 from calibrant.trust._machinery.seeding import drawing
-from calibrant.trust.heads import Kind, check_kind, learnable, started, z_of
+from calibrant.trust._machinery.heads import Kind, check_kind, learnable, started, z_of
 from calibrant.trust.learned import Learned
 from calibrant.trust.learning import Loss
 from calibrant.trust.predictor import Onlooker

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust.heads import Kind
+from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
 
 MOST = 50  # e^50 is as steep as numbers allow

@@ -8,7 +8,7 @@ import torch
 from calibrant.metrics.ranking import tnr, tpr
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
-from calibrant.trust.heads import Kind
+from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.steep_slope import SteepSlope, steep_slope_loss
 
 ALPHAS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)

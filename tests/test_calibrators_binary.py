@@ -13,7 +13,7 @@ from scipy.special import expit, gammaln, logit
 from calibrant.calibrators._solvers import one_vs_rest as lifting
 from calibrant.calibrators._solvers import tables
 from calibrant.calibrators._solvers.logistic import platt_targets
-from calibrant.calibrators._solvers.one_vs_rest import Problems
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems
 from calibrant.calibrators.bbq import BBQ, default_bins, histograms
 from calibrant.calibrators.beta import Beta
 from calibrant.calibrators.export import to_program
@@ -77,7 +77,7 @@ def test_the_beta_map():
 
 
 def test_histogram_of_the_confidence():
-    ((odds, hits),) = Problems.of(FitData.read(F1, F1_LABELS), "top_label", many="pooled")
+    ((odds, hits),) = BinaryProblems.of(FitData.read(F1, F1_LABELS), "top_label", many="pooled")
     rates, counts = frequencies(odds, hits, equal_width(odds, 5))
     assert rates == pytest.approx([0.1, 0, 0, 1, 1], abs=1e-12)
     assert counts.tolist() == [0, 1, 2, 1, 2]
@@ -94,7 +94,7 @@ def test_pool_adjacent_violators():
 
 def test_one_isotonic_map_for_all_pairs():
     rows = FitData.read(F1, F1_LABELS)
-    ((odds, hits),) = Problems.of(rows, "pooled", many="pooled")
+    ((odds, hits),) = BinaryProblems.of(rows, "pooled", many="pooled")
     found = blocks(odds, hits)
     inside = [int(np.searchsorted(found.left, value + 1e-9)) - 1 for value in odds[:3]]
     assert found.rates[inside] == pytest.approx([1, 1 / 3, 0])
@@ -106,7 +106,7 @@ def test_bbq():
     weights = np.exp(scores) / np.exp(scores).sum()
     assert weights == pytest.approx([0.611693610474, 0.365589223140, 0.022717166386], abs=1e-10)
     cal = BBQ.fit(torch.from_numpy(logit(F2)), F2_HITS.astype(int), bins=[1, 2, 3])
-    value = cal.curve(torch.tensor(logit([[0.5], [0.9]]))).sigmoid().squeeze(1).numpy()
+    value = cal(torch.tensor(logit([0.5, 0.9]))).sigmoid().numpy()
     assert value == pytest.approx([0.5090118361017096, 0.666741169085713], abs=1e-10)
 
 
@@ -234,7 +234,8 @@ def test_bbq_averages_histograms():
         rates.append(rate)
     weights = np.exp(np.array(scores) - max(scores))
     wanted = weights @ np.array(rates) / weights.sum()
-    found = BBQ.fit(odds, labels, bins=[1, 3, 5]).curve(odds[:, None]).sigmoid().squeeze(1)
+    cal = BBQ.fit(odds, labels, bins=[1, 3, 5])
+    found = tables.step(odds[:, None], cal.edges, cal.odds).sigmoid().squeeze(1)
     assert found.numpy() == pytest.approx(wanted)
     assert default_bins(1000) == range(1, 101)
 
@@ -316,7 +317,7 @@ def test_a_tempered_confidence_is_at_least_that_of_chance():
 
 def test_log_odds_do_not_saturate():
     logits = torch.tensor([[0.0, -100.0, -101.0]])
-    assert lifting.log_odds(logits)[0].tolist() == pytest.approx([100 - math.log1p(math.exp(-1)), -100, -101])
+    assert lifting.class_log_odds(logits)[0].tolist() == pytest.approx([100 - math.log1p(math.exp(-1)), -100, -101])
 
 
 def test_a_value_on_an_edge_is_below_it(monkeypatch):

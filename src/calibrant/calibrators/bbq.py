@@ -7,8 +7,9 @@ import numpy as np
 from scipy.special import expit, gammaln, softmax
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, subject
 from calibrant.calibrators._solvers.tables import Table, log_odds_of, stacked, step
+from calibrant.calibrators.calibrator import Calibrator
 from calibrant.calibrators.histogram import equal_mass
 from calibrant.predictions.facts import PROB_ZERO
 from calibrant.predictions.fit_data import FitData
@@ -20,7 +21,7 @@ NEGLIGIBLE = 1e-12  # a histogram of less weight is left out
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="bins")
-class BBQ(Lifted):
+class BBQ(Calibrator):
     r"""Bayesian binning into quantiles: an average over equal-mass histograms, weighted by how well each explains rows.
 
     .. math:: p' = \sum_B w_B \frac{m_b + \alpha_b}{n_b + N'/B}, \qquad
@@ -36,7 +37,7 @@ class BBQ(Lifted):
 
     With two classes the probability of class 1 is mapped. With more, the confidence is, and predictions are kept
     (``lift="tempered"``); a map for each class (``"one_vs_rest"``) is poor with many classes: log loss 1.58
-    against 1.14 on CIFAR-100 with 5000 rows. See `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
+    against 1.14 on CIFAR-100 with 5000 rows. See `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
     The map need not increase, and the prior of a pure bin is weak: one with 300 misses claims 1 in 100 000 if N'/B is
     small.
@@ -59,7 +60,7 @@ class BBQ(Lifted):
         if bins is not None and (len(bins) == 0 or min(bins) < 1):
             raise ValueError(f"bins must be numbers of bins, each at least 1, or None to choose; got {list(bins)}.")
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="tempered")
+        problems = BinaryProblems.of(rows, lift, many="tempered")
         tables = problems.solved(lambda odds, hits: averaged(odds, hits, bins or default_bins(len(odds))))
         edges, odds = stacked(tables)
         parameters = sum(len(values) for _, values in tables)
@@ -67,13 +68,13 @@ class BBQ(Lifted):
         settings = {"lift": problems.lift, "bins": asked, "parameters": parameters}
         return cls.made(rows, {"edges": edges, "odds": odds}, settings, notes=problems.notes)
 
-    def curve(self, odds: Tensor) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Look up the bin."""
-        return step(odds, self.edges, self.odds)
+        return lifted(lambda odds: step(odds, self.edges, self.odds), logits, self.settings["lift"])
 
     def words(self) -> str:
         """Say how many steps the average has."""
-        return f"histograms averaged into {self.n_parameters} steps for {self.subject}"
+        return f"histograms averaged into {self.n_parameters} steps for {subject(self)}"
 
 
 def averaged(odds: Vector, hits: Array, bins: Sequence[int]) -> Table:

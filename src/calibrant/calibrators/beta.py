@@ -8,15 +8,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
-from calibrant.calibrators.calibrator import Objective
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, subject
+from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="3 or 3K")
-class Beta(Lifted):
+class Beta(Calibrator):
     r"""Beta calibration: logistic regression on the logarithms of a probability and of its complement.
 
     .. math:: p' = \sigma\bigl(a \ln p - b \ln(1 - p) + c\bigr), \quad a, b \ge 0
@@ -28,7 +28,7 @@ class Beta(Lifted):
 
     With two classes the probability of class 1 is mapped, and class 0 is its exact complement. With more,
     ``lift="one_vs_rest"`` is the paper's: a curve for each class, rows renormalised; see
-    `calibrant.calibrators._solvers.one_vs_rest.Lifted` for the others.
+    `calibrant.calibrators._solvers.one_vs_rest.lifted` for the others.
 
     Three numbers a class are too many for a class with few rows, and a curve for each class may change which one is the
     largest.
@@ -50,7 +50,7 @@ class Beta(Lifted):
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Beta":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="one_vs_rest")
+        problems = BinaryProblems.of(rows, lift, many="one_vs_rest")
         found = problems.solved(coefficients)
         a, b, c = torch.from_numpy(np.stack([at for at, _ in found], 1))
         return cls.made(
@@ -61,16 +61,16 @@ class Beta(Lifted):
             notes=problems.notes,
         )
 
-    def curve(self, odds: Tensor) -> Tensor:
-        """Return a ln p - b ln(1 - p) + c."""
-        a, b, c = (value.to(odds.dtype) for value in (self.a, self.b, self.c))
-        return a * logsigmoid(odds) - b * logsigmoid(-odds) + c
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Map log odds to a ln p - b ln(1 - p) + c."""
+        a, b, c = (value.to(logits.dtype) for value in (self.a, self.b, self.c))
+        return lifted(lambda s: a * logsigmoid(s) - b * logsigmoid(-s) + c, logits, self.settings["lift"])
 
     def words(self) -> str:
         """Say the three numbers, or of how many classes there are three."""
         if len(self.a) > 1:
-            return f"a curve for {self.subject}"
-        return f"a = {float(self.a):.4g}, b = {float(self.b):.4g}, c = {float(self.c):.4g} for {self.subject}"
+            return f"a curve for {subject(self)}"
+        return f"a = {float(self.a):.4g}, b = {float(self.b):.4g}, c = {float(self.c):.4g} for {subject(self)}"
 
 
 def coefficients(odds: Vector, hits: Array) -> tuple[Vector, Objective]:

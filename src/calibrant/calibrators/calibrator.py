@@ -2,6 +2,7 @@
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ Fitted = TypeVar("Fitted", bound="Calibrator")
 PROBED = 1_000_000  # classes up to which what was loaded is tried on a row
 
 
-class Calibrator(nn.Module):
+class Calibrator(nn.Module, ABC):
     """A fitted map ``cal(logits) -> logits``; made by ``fit``, so an unfitted one cannot exist.
 
     Its numbers are float64 buffers on the device of the rows, so ``state_dict``, ``.to`` and export come for free; its
@@ -130,12 +131,12 @@ class Calibrator(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers were fitted."""
-        return sum(value.numel() for value in self.buffers())
+        """How many numbers were fitted; where tables are padded to one width, the settings know."""
+        return int(self.settings.get("parameters", sum(value.numel() for value in self.buffers())))
 
+    @abstractmethod
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return the calibrated (n, k) logits; every calibrator says how."""
-        raise NotImplementedError
+        """Return the calibrated (n, k) logits."""
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Calibrate (n, k) logits, or (n,) and (n, 1) where there are two classes."""

@@ -7,8 +7,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, subject
 from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
+from calibrant.calibrators.calibrator import Calibrator
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
@@ -17,7 +18,7 @@ TILT = 0.01  # of the way to its neighbours that the ends of a strict block are 
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="blocks")
-class Isotonic(Lifted):
+class Isotonic(Calibrator):
     r"""Isotonic regression: of all increasing maps of a probability, the one with the least squared error.
 
     .. math:: f = \arg\min_{f \text{ increasing}} \sum_i (f(p_i) - a_i)^2
@@ -31,7 +32,7 @@ class Isotonic(Lifted):
 
     With two classes the probability of class 1 is mapped. With more, all n k pairs of row and class share one map
     (``lift="pooled"``: IRM), which keeps predictions; a map for each class (``"one_vs_rest"``: IROvA) needs many more
-    rows: log loss 1.257 against 1.132 on CIFAR-100 with 5000. See `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
+    rows: log loss 1.257 against 1.132 on CIFAR-100 with 5000. See `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
     With few rows it fits noise, in blocks that say more than they know; probabilities inside a block become equal.
 
@@ -50,7 +51,7 @@ class Isotonic(Lifted):
     def fit(cls, logits: Any, labels: Any, *, strict: bool = False, lift: Lift | None = None) -> "Isotonic":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="pooled")
+        problems = BinaryProblems.of(rows, lift, many="pooled")
 
         def solve(odds: Vector, hits: Array) -> Table:
             found = blocks(odds, hits).supported(problems.classes)
@@ -63,13 +64,13 @@ class Isotonic(Lifted):
         settings = {"lift": problems.lift, "strict": strict, "parameters": sum(len(v) // 2 for _, v in tables)}
         return cls.made(rows, {"knots": knots, "rates": rates}, settings, notes=problems.notes)
 
-    def curve(self, odds: Tensor) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Interpolate between blocks."""
-        return ramp(odds, self.knots, self.rates)
+        return lifted(lambda odds: ramp(odds, self.knots, self.rates), logits, self.settings["lift"])
 
     def words(self) -> str:
         """Say how many blocks."""
-        return f"{self.n_parameters} blocks for {self.subject}"
+        return f"{self.n_parameters} blocks for {subject(self)}"
 
 
 @dataclass(frozen=True)

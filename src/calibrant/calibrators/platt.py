@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators._solvers.logistic import log_loss, logistic, platt_targets
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
-from calibrant.calibrators.calibrator import Objective
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, subject
+from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="2 or 2K")
-class Platt(Lifted):
+class Platt(Calibrator):
     r"""Platt scaling: logistic regression on the log odds of a probability.
 
     .. math:: p' = \sigma(A s + B), \quad s = \log\tfrac{p}{1-p}, \quad
@@ -28,7 +28,7 @@ class Platt(Lifted):
     With two classes s is the difference of the logits; class 1 is mapped, and class 0 is its exact complement. With
     more, ``lift="one_vs_rest"`` is the method as it is commonly used: a line for each class, rows renormalised. With
     few rows a class (fifty, say) ``"pooled"`` and ``"tempered"`` have a lower log loss; see
-    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
     Two numbers cannot follow a curve that bends differently at 0 and 1, and a line for each class may change which one
     is the largest.
@@ -50,7 +50,7 @@ class Platt(Lifted):
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Platt":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="one_vs_rest")
+        problems = BinaryProblems.of(rows, lift, many="one_vs_rest")
         found = problems.solved(line)
         slope, intercept = torch.from_numpy(np.stack([at for at, _ in found], 1))
         return cls.made(
@@ -61,15 +61,16 @@ class Platt(Lifted):
             notes=problems.notes,
         )
 
-    def curve(self, odds: Tensor) -> Tensor:
-        """Return A s + B."""
-        return odds * self.slope.to(odds.dtype) + self.intercept.to(odds.dtype)
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Map log odds s to A s + B."""
+        a, b = self.slope.to(logits.dtype), self.intercept.to(logits.dtype)
+        return lifted(lambda odds: odds * a + b, logits, self.settings["lift"])
 
     def words(self) -> str:
         """Say the line, or of how many classes there is one."""
         if len(self.slope) > 1:
-            return f"a line for {self.subject}"
-        return f"A = {float(self.slope):.4g}, B = {float(self.intercept):.4g} on the log odds of {self.subject}"
+            return f"a line for {subject(self)}"
+        return f"A = {float(self.slope):.4g}, B = {float(self.intercept):.4g} on the log odds of {subject(self)}"
 
 
 def line(odds: Vector, hits: Array) -> tuple[Vector, Objective]:

@@ -7,8 +7,9 @@ from scipy.interpolate import CubicSpline
 from scipy.special import expit
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, subject
 from calibrant.calibrators._solvers.tables import Table, ramp, stacked, supported
+from calibrant.calibrators.calibrator import Calibrator
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
@@ -18,7 +19,7 @@ FITTED = 100_000  # points of the cumulative gap that the spline is fitted to, a
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="knots or knots x K")
-class Spline(Lifted):
+class Spline(Calibrator):
     r"""Spline calibration: add to a probability the slope of the smoothed cumulative gap between hits and probability.
 
     .. math:: d_i = \frac1n \sum_{j \le i} (a_j - p_j), \quad t_i = \frac{i - 1}{n - 1}, \qquad p'_i = p_i + S'(t_i)
@@ -32,7 +33,7 @@ class Spline(Lifted):
     With two classes the probability of class 1 is mapped. With more, the confidence is, and predictions are kept
     (``lift="tempered"``); the paper maps the score alone, and says nothing of the other classes. A map for each class
     (``"one_vs_rest"``) is poor with many classes, most of whose probabilities are all but 0. See
-    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
     The map need not increase, and where rows are few at the ends, its slope there is a guess.
 
@@ -55,7 +56,7 @@ class Spline(Lifted):
         if knots < 2:
             raise ValueError(f"knots must be at least 2; got {knots}.")
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="tempered")
+        problems = BinaryProblems.of(rows, lift, many="tempered")
 
         def solve(odds: Vector, hits: Array) -> Table:
             at, rates = recalibrated(odds, hits, knots)
@@ -66,13 +67,13 @@ class Spline(Lifted):
         settings = {"lift": problems.lift, "knots": knots, "parameters": min(knots, rows.n) * len(tables)}
         return cls.made(rows, {"points": points, "rates": rates}, settings, notes=problems.notes)
 
-    def curve(self, odds: Tensor) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Interpolate between the points."""
-        return ramp(odds, self.points, self.rates)
+        return lifted(lambda odds: ramp(odds, self.points, self.rates), logits, self.settings["lift"])
 
     def words(self) -> str:
         """Say how many knots."""
-        return f"a cubic spline with {self.settings['knots']} knots for {self.subject}"
+        return f"a cubic spline with {self.settings['knots']} knots for {subject(self)}"
 
 
 def recalibrated(odds: Vector, hits: Array, knots: int) -> tuple[Vector, Vector]:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators._solvers.one_vs_rest import Lift, Lifted, Problems, log_odds, shifted, top_log_odds
+from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems, Lift, lifted, mapped_odds, shifted, subject
 from calibrant.calibrators._solvers.tables import Table, stacked, step
-from calibrant.calibrators.calibrator import Objective
+from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
@@ -17,7 +17,7 @@ NEAR = 1e-5  # log odds this near to fitted ones, relative to values above 1, ar
 
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="steps")
-class VennAbers(Lifted):
+class VennAbers(Calibrator):
     r"""Inductive Venn-Abers prediction: isotonic regression with the new row added, once as a miss, once as a hit.
 
     .. math:: p' = \frac{p_1}{1 - p_0 + p_1}
@@ -34,7 +34,7 @@ class VennAbers(Lifted):
     With two classes the probability of class 1 is mapped. With more, the confidence is: what is valid is then the
     probability of being right, and predictions are kept (``lift="tempered"``). The lifts ``"one_vs_rest"`` and
     ``"pooled"`` renormalise rows, after which nothing is valid any more, and take time: see
-    `calibrant.calibrators._solvers.one_vs_rest.Lifted`.
+    `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
     Valid does not mean sharp: the map has steps, as isotonic regression has, and knows nothing beyond the rows' range.
 
@@ -56,7 +56,7 @@ class VennAbers(Lifted):
     def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "VennAbers":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
-        problems = Problems.of(rows, lift, many="tempered")
+        problems = BinaryProblems.of(rows, lift, many="tempered")
         tables = problems.solved(steps)
         edges, low, high = stacked(tables)
         return cls.made(
@@ -68,24 +68,20 @@ class VennAbers(Lifted):
             notes=problems.notes,
         )
 
-    def curve(self, odds: Tensor) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Look up the log odds of p', log p1 - log(1 - p0)."""
-        return step(odds, self.edges, self.high.log() - torch.log1p(-self.low))
+        values = self.high.log() - torch.log1p(-self.low)
+        return lifted(lambda odds: step(odds, self.edges, values), logits, self.settings["lift"])
 
     def interval(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return p0 and p1 of what is mapped: (n,) of class 1 or of the predicted class, or (n, k) of every class."""
-        z = shifted(self._read(logits, None))
-        lift, two = self.settings["lift"], z.shape[1] == 2
-        if lift in ("top_label", "tempered"):
-            odds = top_log_odds(z)[1]
-        else:
-            odds = z[:, 1:] - z[:, :1] if lift == "one_vs_rest" and two else log_odds(z)
+        odds = mapped_odds(shifted(self._read(logits, None)), self.settings["lift"])
         low, high = (step(odds, self.edges, value) for value in (self.low, self.high))
         return low.squeeze(1), high.squeeze(1)
 
     def words(self) -> str:
         """Say how many steps."""
-        return f"{self.n_parameters // 2} steps for {self.subject}"
+        return f"{self.n_parameters // 2} steps for {subject(self)}"
 
 
 def steps(odds: Vector, hits: Array) -> Table:

@@ -1,7 +1,7 @@
-r"""How a map of one probability is lifted to k classes.
+r"""From a map of one probability to k classes: one-vs-rest and its alternatives, and the binary problems they pose.
 
-Such a map takes *log odds* :math:`s = \log\frac{p}{1-p}` to log odds. In them a float32 score keeps its rank however
-sure the model is (p itself rounds to 1 from s = 17 on), and the complement of a probability is a change of sign.
+Maps take *log odds* :math:`s = \log\frac{p}{1-p}` to log odds. In them a float32 score keeps its rank however sure the
+model is (p itself rounds to 1 from s = 17 on), and the complement of a probability is a change of sign.
 """
 
 import math
@@ -26,10 +26,11 @@ TINY = 1e-30
 STEPS = 3  # to the temperature of a row: more change no digit of the log loss, and c' is exact in any case
 SHARED = 1_000_000  # pairs of row and class, at most, from which a class without rows borrows its map
 Solution = TypeVar("Solution")
+Curve = Callable[[Tensor], Tensor]  # (n, m) log odds to log odds
 
 
-class Lifted(Calibrator):
-    r"""A calibrator with a ``curve`` from log odds to log odds; ``lift`` says what it is applied to.
+def lifted(curve: Curve, logits: Tensor, lift: Lift) -> Tensor:
+    r"""Return log probabilities of (n, k) logits after a ``curve`` on log odds; ``lift`` says what it is applied to.
 
     - ``"one_vs_rest"``: a map for each class, then rows are renormalised. With two classes there is one map, that of
       class 1, and class 0 is the exact complement. A class without rows takes the map fitted on all classes together.
@@ -46,31 +47,18 @@ class Lifted(Calibrator):
     stands.
     """
 
-    def curve(self, odds: Tensor) -> Tensor:
-        """Map (n, m) log odds to log odds; every lifted calibrator says how."""
-        raise NotImplementedError
+    def lift_part(part: Tensor) -> Tensor:
+        return _LIFTS[lift](shifted(part), lambda odds: curve(odds).clamp(-FAR, FAR))
 
-    def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return log probabilities."""
-        lift = _LIFTS[self.settings["lift"]]
+    return lift_part(logits) if torch.compiler.is_compiling() else by_parts(lift_part, logits)
 
-        def lifted(part: Tensor) -> Tensor:
-            return lift(shifted(part), lambda odds: self.curve(odds).clamp(-FAR, FAR))
 
-        return lifted(logits) if torch.compiler.is_compiling() else by_parts(lifted, logits)
-
-    @property
-    def n_parameters(self) -> int:
-        """The numbers that were fitted, without padding."""
-        return int(self.settings["parameters"])
-
-    @property
-    def subject(self) -> str:
-        """What is mapped, in words."""
-        lift, k = self.settings["lift"], self.fitted.k
-        if lift == "one_vs_rest":
-            return "the probability of class 1" if k == 2 else f"each of {k} classes"
-        return "all classes together" if lift == "pooled" else "the confidence"
+def subject(calibrator: Calibrator) -> str:
+    """Return what a lifted calibrator maps, in words."""
+    lift, k = calibrator.settings["lift"], calibrator.fitted.k
+    if lift == "one_vs_rest":
+        return "the probability of class 1" if k == 2 else f"each of {k} classes"
+    return "all classes together" if lift == "pooled" else "the confidence"
 
 
 def shifted(logits: Tensor) -> Tensor:
@@ -91,7 +79,7 @@ def top_log_odds(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top, best - others, others
 
 
-def log_odds(z: Tensor) -> Tensor:
+def class_log_odds(z: Tensor) -> Tensor:
     """Return the (n, k) log odds of every class; the predicted one's from the sum of the others, not from 1 - p."""
     log_p = z.log_softmax(1)
     top, odds, _ = top_log_odds(z)
@@ -99,18 +87,22 @@ def log_odds(z: Tensor) -> Tensor:
     return (log_p - rest).clamp(min=-FAR).scatter(1, top, odds)
 
 
-Curve = Callable[[Tensor], Tensor]
+def mapped_odds(z: Tensor, lift: Lift) -> Tensor:
+    """Return the (n, m) log odds that a lift maps: of the predicted class, of class 1 of two, or of every class."""
+    if lift in ("top_label", "tempered"):
+        return top_log_odds(z)[1]
+    return z[:, 1:] - z[:, :1] if lift == "one_vs_rest" and z.shape[1] == 2 else class_log_odds(z)
 
 
 def _one_vs_rest(z: Tensor, curve: Curve) -> Tensor:
     if z.shape[1] == 2:
         odds = curve(z[:, 1:] - z[:, :1])
         return logsigmoid(torch.cat([-odds, odds], 1))
-    return logsigmoid(curve(log_odds(z))).log_softmax(1)
+    return logsigmoid(curve(class_log_odds(z))).log_softmax(1)
 
 
 def _pooled(z: Tensor, curve: Curve) -> Tensor:
-    return argmax_kept(z, logsigmoid(curve(log_odds(z))).log_softmax(1))
+    return argmax_kept(z, logsigmoid(curve(class_log_odds(z))).log_softmax(1))
 
 
 def _top_label(z: Tensor, curve: Curve) -> Tensor:
@@ -155,14 +147,14 @@ _LIFTS: dict[str, Callable[[Tensor, Curve], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Problems:
+class BinaryProblems:
     """The log odds of something, and whether it was so: of class 1, of each class, of all, or of the predicted one."""
 
     rows: FitData
     lift: Lift
 
     @classmethod
-    def of(cls, rows: FitData, lift: Lift | None, *, many: Lift) -> "Problems":
+    def of(cls, rows: FitData, lift: Lift | None, *, many: Lift) -> "BinaryProblems":
         """Choose the lift where none was asked for: that of class 1 for two classes, ``many`` for more."""
         if lift is not None and lift not in get_args(Lift):
             raise ValueError(f"lift must be one of {', '.join(get_args(Lift))}, or None to choose; got {lift!r}.")
@@ -196,19 +188,17 @@ class Problems:
 
     def __iter__(self) -> Iterator[tuple[Vector, Array]]:
         """Yield the log odds and hits of each problem; where a class is absent, last the one that it borrows."""
-        labels = self.rows.labels.numpy()
-        if self.lift in ("top_label", "tempered"):
-            yield self._odds(lambda z: top_log_odds(z)[1]).ravel(), self.rows.correct.numpy()
-        elif self.direct:
-            yield self._odds(lambda z: z[:, 1] - z[:, 0]), labels == 1
-        else:
-            odds, hits = self._odds(log_odds), labels[:, None] == np.arange(self.rows.k)
-            for one in range(self.rows.k) if self.each else ():
-                if one not in self.absent:
-                    yield odds[:, one].copy(), hits[:, one].copy()
-            if self.absent or not self.each:
-                some = slice(None, None, max(1, odds.size // SHARED) if self.each else None)
-                yield odds[some].ravel(), hits[some].ravel()
+        odds, labels = self._odds(), self.rows.labels.numpy()
+        if self.direct:
+            yield odds.ravel(), labels == 1 if self.lift == "one_vs_rest" else self.rows.correct.numpy()
+            return
+        hits = labels[:, None] == np.arange(self.rows.k)
+        for one in range(self.rows.k) if self.each else ():
+            if one not in self.absent:
+                yield odds[:, one].copy(), hits[:, one].copy()
+        if self.absent or not self.each:
+            some = slice(None, None, max(1, odds.size // SHARED) if self.each else None)
+            yield odds[some].ravel(), hits[some].ravel()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -220,7 +210,8 @@ class Problems:
         named = ", ".join(map(str, self.absent[:5])) + (", ..." if len(self.absent) > 5 else "")
         return (f"no row belongs to {len(self.absent)} of the classes ({named}): their map is that of all classes.",)
 
-    def _odds(self, function: Callable[[Tensor], Tensor]) -> Vector:
-        odds = by_parts(lambda part: function(shifted(part.detach().double().cpu())), self.rows.given)
+    def _odds(self) -> Vector:
+        given = self.rows.given
+        odds = by_parts(lambda part: mapped_odds(shifted(part.detach().double().cpu()), self.lift), given)
         # sums of the same numbers in another order differ in the last digit; such rows must tie
         return odds.round(decimals=12).numpy()

@@ -165,7 +165,7 @@ def vit_small(k: int, *, channels: int = 3, side: int = 224) -> Classifier:
 
     Patches of 16 pixels, of 4 up to a side of 64. The features are the class token after the last norm, as in the
     paper, not the mean over patches. Position embeddings are learned, for a fixed image size. No dropout and no
-    stochastic depth, which hurts when training from scratch on small data.
+    stochastic depth, whose absence hurts when training from scratch on small data.
 
     Reference: Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021, for the size.
     """

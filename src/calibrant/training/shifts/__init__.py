@@ -1,1 +1,1 @@
-"""Images -> the same images, shifted: turned against a classifier, or in another image's style."""
+"""Distribution shifts of images: adversarial attacks and style transfer."""

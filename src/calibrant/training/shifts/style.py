@@ -1,10 +1,10 @@
-"""Images -> the same things in the colours and textures of other images."""
+"""Style transfer between images by swapping Fourier amplitudes."""
 
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 20  # values in a chunk: a float64 spectrum of it, of which three are held, takes 8 MB
-FAINT = 1e-9  # a share of the mean's amplitude, below which an amplitude is rounding, and its phase chance
+CHUNK = 1 << 20  # values in a chunk: each of three float64 spectra takes 8 MB
+FAINT = 1e-9  # relative to the DC amplitude; below it an amplitude is rounding error and its phase is arbitrary
 
 
 def restyle(images: Tensor, *, strength: float = 1.0, seed: int = 0) -> Tensor:
@@ -12,21 +12,21 @@ def restyle(images: Tensor, *, strength: float = 1.0, seed: int = 0) -> Tensor:
 
     .. math:: x' = \mathcal F^{-1}\bigl(((1 - s)\,|\mathcal F x| + s\,|\mathcal F y|)\, e^{i \angle \mathcal F x}\bigr)
 
-    with :math:`y` the other image and :math:`s` the ``strength``, from 0, the images themselves, to 1. The phases hold
-    where things are and what shape they have, the amplitudes hold the mean colour, the contrast and the texture. Each
-    channel takes the amplitudes of the same channel. A frequency that an image does not have has no phase, and stays
-    away: a flat image only changes its colour.
+    with :math:`y` the other image and :math:`s` the ``strength``, from 0, the images themselves, to 1. Phases
+    encode position and shape; amplitudes encode mean colour, contrast and texture. Each channel takes the amplitudes of
+    the same channel. A frequency absent from an image has no phase and stays absent: a constant image only changes its
+    colour.
 
     Images (n, c, h, w) are uint8 from 0 to 255, or floating point from 0 to 1. The result is clipped to that range and
-    has the same dtype; clipping changes the phases a little. Who takes from whom is one seeded cycle through all
-    images, so nobody takes from itself, and an image's style depends on the number of images: pass the whole set at
-    once. Nothing random is touched.
+    has the same dtype; clipping changes the phases a little. Styles are assigned by one seeded cycle through all
+    images, so no image takes its own, and the assignment depends on the number of images: pass the whole set at once.
+    No global random state is used.
 
     At strength 1 the shift is severe: of 32 x 32 photographs, people still recognise perhaps half. At 0.5 nearly all
     are recognisable, and colours and textures clearly differ.
 
-    This is a stand-in for when no stylised images are at hand. It is not the Stylized-ImageNet of Geirhos et al.
-    (ICLR 2019), which paints photographs in the style of artworks by a network with adaptive instance normalisation:
+    This is a substitute where no stylised images are available. It is not the Stylized-ImageNet of Geirhos et al.
+    (ICLR 2019), which renders photographs in the style of paintings by a network with adaptive instance normalisation:
     nothing here is learned, textures come from photographs of the same set, and they spread over the whole image.
 
     Reference: Yang & Soatto, CVPR 2020 (Fourier domain adaptation); Xu et al., CVPR 2021 (Fourier-based framework).
@@ -50,18 +50,18 @@ def restyle(images: Tensor, *, strength: float = 1.0, seed: int = 0) -> Tensor:
 
 
 def _mixed(content: Tensor, style: Tensor, strength: float) -> Tensor:
-    """Return what the formula says, not clipped: the content plus ``strength`` times what changes, exact at 0."""
+    """Return the formula before clipping, as content plus ``strength`` times the change, exact at strength 0."""
     spectrum = torch.fft.rfft2(content)
     amplitude = spectrum.abs()
-    faint = amplitude <= FAINT * amplitude[..., :1, :1]  # no amplitude of a positive image exceeds that of its mean
-    faint[..., 0, 0] = False  # the mean's own phase is 0, also where the mean is
+    faint = amplitude <= FAINT * amplitude[..., :1, :1]  # the DC amplitude of a non-negative image is its largest
+    faint[..., 0, 0] = False  # the phase of the DC term is 0 even if the mean is
     phase = torch.polar(torch.ones_like(amplitude), spectrum.angle())
     change = (torch.fft.rfft2(style).abs() - amplitude).masked_fill(faint, 0.0)
     return content + strength * torch.fft.irfft2(change * phase, s=content.shape[-2:])
 
 
 def _givers(n: int, seed: int) -> Tensor:
-    """Return the row from which each of n rows takes its style: one cycle, so no row is its own."""
+    """Return the row that each of n rows takes its style from: one cycle, so that no row takes its own."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     givers = torch.empty_like(order)
     givers[order] = order.roll(1)

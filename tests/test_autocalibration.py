@@ -1,12 +1,11 @@
 """The choice of a calibrator: rows judged by fits that have not seen them, the simple preferred, every reason said."""
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_data import small
 
 from calibrant.calibrators.autocalibrate import CANDIDATES, autocalibrate, calibrate, plan
 from calibrant.calibrators.cross_fit import Trial, cross_fit_all, folds, paired, simplest, verdict, why
@@ -391,15 +390,11 @@ def test_a_named_method_is_fitted_and_judged_whatever_its_numbers():
 
 # Real classifiers
 
-FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
-
 
 @pytest.mark.parametrize("n", [50, 1000])
 def test_on_a_real_classifier_the_choice_helps_on_rows_not_seen(n):
-    if not FOLDER.is_dir() and "CI" not in os.environ:
-        pytest.skip("the real logits are not here; set CALIBRANT_SHARED")
-    data = np.load(FOLDER / "cifar10_resnet20_test.npz")
-    logits, labels = torch.from_numpy(data["logits"]), torch.from_numpy(data["labels"])
+    data = np.load(small("logits/cifar10_resnet20_test.npz"))
+    logits, labels = torch.from_numpy(data["logits"]).float(), torch.from_numpy(data["labels"]).long()
     choice = autocalibrate(logits[:n], labels[:n], methods=["temperature", "vector"])
     test = Predictions(logits=logits[1000:], labels=labels[1000:])
     change, error = paired(choice.calibrator.calibrate(test).nll.numpy(), test.nll.numpy())

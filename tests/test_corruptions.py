@@ -3,14 +3,13 @@
 import colorsys
 import io
 import math
-import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from real_data import small, tiles
 from scipy.stats import binom
 
 from calibrant.registry import CORRUPTIONS
@@ -27,7 +26,6 @@ FAMILIES = {
 }
 RANDOM = FAMILIES["noise"] | {"glass_blur", "motion_blur", "snow", "frost", "fog", "elastic_transform"}
 ELSEWHERE = {"glass_blur", "frost", "elastic_transform"}  # not ordered by squared difference; each has its own test
-FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "cifar100"
 
 each = pytest.mark.parametrize("name", sorted(CORRUPTIONS))
 each_severity = pytest.mark.parametrize("severity", range(1, 6))
@@ -46,10 +44,7 @@ def flat(value, n=2, c=3, side=32):
 
 @pytest.fixture(scope="module")
 def photographs():
-    if not FOLDER.is_dir() and "CI" not in os.environ:
-        pytest.skip("the CIFAR-100 mosaics are not here; set CALIBRANT_SHARED")
-    mosaic = np.asarray(Image.open(FOLDER / "test.webp").convert("RGB"))[:96]
-    return torch.from_numpy(mosaic.reshape(3, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32).copy())
+    return torch.from_numpy(tiles(small("cifar100/test.webp"))).permute(0, 3, 1, 2).contiguous()
 
 
 def difference(a, b):

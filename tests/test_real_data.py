@@ -1,59 +1,49 @@
-"""Real classifiers' logits: the numbers known for them come out.
-
-The data are not part of the package. `CALIBRANT_SHARED` says where they are (default: ../shared/data); without them
-these tests are skipped on a developer's machine and fail in CI.
-"""
-
-import os
-from pathlib import Path
+"""Real classifiers' logits: the numbers known for them come out."""
 
 import numpy as np
 import pytest
+from real_data import both_sizes, larger, small
 
 import calibrant as cb
 from calibrant.registry import CALIBRATORS, METRICS, SCORES
-
-FOLDER = Path(os.environ.get("CALIBRANT_SHARED", Path(__file__).parent.parent.parent / "shared" / "data")) / "logits"
-
-
-def load(name):
-    if not FOLDER.is_dir() and "CI" not in os.environ:
-        pytest.skip("the real logits are not here; set CALIBRANT_SHARED")
-    return np.load(FOLDER / name)
 
 
 def metric(name, p, **options):
     return METRICS[name](*(getattr(p, view) for view in METRICS.entry(name).views), **options)
 
 
+@both_sizes
 @pytest.mark.parametrize(("model", "accuracy"), [("resnet20", 0.9173), ("resnet32", 0.9263), ("resnet56", 0.9339)])
-def test_the_published_accuracies_come_out(model, accuracy):
-    data = load(f"cifar10_{model}_test.npz")
+def test_the_published_accuracies_come_out(model, accuracy, real):
+    data = np.load(real(f"logits/cifar10_{model}_test.npz"))
     p = cb.Predictions(logits=data["logits"], labels=data["labels"])
-    assert metric("accuracy", p) == pytest.approx(accuracy, abs=1e-9)
+    rounding = 3e-4 if real is small else 1e-9  # float16 ties a few logits
+    assert metric("accuracy", p) == pytest.approx(accuracy, abs=rounding)
     assert p.notes == ()
 
 
+@both_sizes
 @pytest.mark.parametrize(
     ("loss", "error", "ece"), [("ce", 0.3130, 0.1200), ("seca", 0.3049, 0.0079), ("adafocal", 0.3206, 0.0143)]
 )
-def test_the_known_errors_of_three_training_losses_come_out(loss, error, ece):
-    data = load(f"cifar100_resnet32_{loss}_val_test.npz")
+def test_the_known_errors_of_three_training_losses_come_out(loss, error, ece, real):
+    data = np.load(real(f"logits/cifar100_resnet32_{loss}_val_test.npz"))
     p = cb.Predictions(logits=data["test_logits"], labels=data["test_labels"])
-    assert 1 - metric("accuracy", p) == pytest.approx(error, abs=5e-5)
-    assert metric("top_label_ece", p) == pytest.approx(ece, abs=1e-4)
+    chance = 0.03 if real is small else 0  # a fifth of the rows: three standard errors, and the bias of the bins
+    assert 1 - metric("accuracy", p) == pytest.approx(error, abs=5e-5 + chance)
+    assert metric("top_label_ece", p) == pytest.approx(ece, abs=1e-4 + chance)
 
 
 @pytest.mark.parametrize(("model", "auroc"), [("resnet20", 0.860), ("resnet56", 0.864)])
 def test_the_known_ood_auroc_of_max_softmax_comes_out(model, auroc):
-    inside = cb.Predictions(logits=load(f"cifar10_{model}_test.npz")["logits"])
-    outside = cb.Predictions(logits=load(f"cifar10_{model}_on_cifar100_ood.npz")["logits"])
+    inside = cb.Predictions(logits=np.load(small(f"logits/cifar10_{model}_test.npz"))["logits"])
+    outside = cb.Predictions(logits=np.load(small(f"logits/cifar10_{model}_on_cifar100_ood.npz"))["logits"])
     found = METRICS["ood_auroc"](SCORES["msp"](inside), SCORES["msp"](outside))
     assert found == pytest.approx(auroc, abs=5e-4)
 
 
 def test_an_llms_answers_by_subject_and_a_detectors_pairs_can_be_audited():
-    mmlu, coco = load("mmlu_llama13b_probs.npz"), load("coco_detector_scores.npz")
+    mmlu, coco = np.load(small("logits/mmlu_llama13b_probs.npz")), np.load(small("logits/coco_detector_scores.npz"))
     answers = cb.Predictions(probs=mmlu["probs"], labels=mmlu["labels"], groups=mmlu["groups"])
     detections = cb.Predictions(confidence=coco["confidence"], correct=coco["correct"], groups=coco["groups"])
     uneven, too_sure = "Right on average, wrong in places: ", "Over-confident: when it says 74 %, it is right 44 %"
@@ -64,16 +54,18 @@ def test_an_llms_answers_by_subject_and_a_detectors_pairs_can_be_audited():
         assert sum(r.where.startswith("group: ") and r.metric == "signed_gap" for r in found.records) == 10
 
 
-def test_temperatures_for_each_row_win_on_a_real_classifier():
-    data = load("cifar100_vgg16_bn_test.npz")
-    fit = cb.Predictions(logits=data["logits"][:5000], labels=data["labels"][:5000])
-    test = cb.Predictions(logits=data["logits"][5000:], labels=data["labels"][5000:])
+@both_sizes
+def test_temperatures_for_each_row_win_on_a_real_classifier(real):
+    data = np.load(real("logits/cifar100_vgg16_bn_test.npz"))
+    half = len(data["labels"]) // 2
+    fit = cb.Predictions(logits=data["logits"][:half], labels=data["labels"][:half])
+    test = cb.Predictions(logits=data["logits"][half:], labels=data["labels"][half:])
     after = {
         name: CALIBRATORS[name].fit(fit.logits, fit.labels).calibrate(test)
         for name in ("temperature", "smart", "smart_proper")
     }
     ece = {name: metric("top_label_ece", p) for name, p in after.items()}
     assert ece["smart"] < 0.7 * ece["temperature"]
-    assert ece["smart_proper"] < ece["smart"] + 0.005
+    assert ece["smart_proper"] < (ece["smart"] + 0.005 if real is larger else ece["temperature"])
     for score in ("nll", "brier"):
         assert metric(score, after["smart_proper"]) < metric(score, after["temperature"])

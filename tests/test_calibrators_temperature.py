@@ -18,6 +18,7 @@ from calibrant.calibrators.parameterised_temperature import ParameterisedTempera
 from calibrant.calibrators.smart import Smart, temperature_bounds
 from calibrant.calibrators.smart_proper import SmartProper
 from calibrant.calibrators.temperature import Temperature
+from calibrant.losses.penalties.soft_ece import soft_ece
 from calibrant.predictions.fit_data import FitData
 
 Z = torch.tensor(
@@ -301,6 +302,13 @@ def slow_soft_ece(c, a, bins, delta):
             mass[b], conf[b], hit[b] = mass[b] + share, conf[b] + share * ci, hit[b] + share * ai
     gaps = [(m, (x - y) / m) for m, x, y in zip(mass, conf, hit, strict=True) if m > 0]
     return sum(m / len(c) * math.sqrt(gap**2 + delta**2) for m, gap in gaps)
+
+
+def test_the_soft_binned_error_is_that_of_the_penalty():
+    c, a = torch.rand(50, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5, torch.arange(50) % 3 > 0
+    logits = torch.stack([c.log(), (1 - c).log()], 1)
+    wanted = soft_ece(logits, (~a).long(), temperature=2 * 0.05**2, p=1)
+    assert soft_binned(c.numpy(), a.double().numpy(), delta=0.0)[0] == pytest.approx(float(wanted), rel=1e-9)
 
 
 def test_the_soft_binned_error_has_its_published_values():

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.calibrators._solvers import objectives
 from calibrant.calibrators._solvers.network import train
-from calibrant.calibrators._solvers.samplewise import Problem
+from calibrant.calibrators._solvers.samplewise import NetworkFit
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
 
@@ -153,13 +153,13 @@ def without_the_table(n=4000, k=200, sets=5):
     for seed in range(sets):
         rows = FitData.read(*classifier(n, k))
         usual, objectives.EXACT = objectives.EXACT, k
-        exact = Problem(rows, ["margin"], (16,))
+        exact = NetworkFit(rows, ["margin"], (16,))
         objectives.EXACT = usual
         begin = exact.start(seed)
         found.append(
             [
                 trained(p, w)
-                for p, w in ((Problem(rows, ["margin"], (16,)), begin), (exact, begin), (exact, begin + 1e-10))
+                for p, w in ((NetworkFit(rows, ["margin"], (16,)), begin), (exact, begin), (exact, begin + 1e-10))
             ]
         )
     losses = [float(np.mean([loss for loss, _ in fits])) for fits in zip(*found, strict=True)]
@@ -167,25 +167,25 @@ def without_the_table(n=4000, k=200, sets=5):
     return losses, *change
 
 
-def trained(problem, begin):
+def trained(setup, begin):
     """Return loss and temperatures of 2 000 steps."""
-    kept = train(problem.net, begin, problem.soft, lambda b: objectives.charbonnier(b, problem.scaled), steps=2000)
-    return kept.loss, 1 / problem.soft(problem.net(kept.weights))[0]
+    kept = train(setup.net, begin, setup.soft, lambda b: objectives.charbonnier(b, setup.scaled), steps=2000)
+    return kept.loss, 1 / setup.soft(setup.net(kept.weights))[0]
 
 
 def step(n=10_000):
     """Time one evaluation of objective and gradient at two numbers of classes."""
     problems = {}
     for k in (10, 1000):
-        problem = Problem(FitData.read(*classifier(n, k)), ["margin"], (16,))
-        problems[k] = (problem, problem.start(0))
+        setup = NetworkFit(FitData.read(*classifier(n, k)), ["margin"], (16,))
+        problems[k] = (setup, setup.start(0))
 
     def one(k):
-        problem, weights = problems[k]
+        setup, weights = problems[k]
         for _ in range(200):
-            beta, by_output = problem.soft(problem.net(weights))
-            _, slope = objectives.charbonnier(beta, problem.scaled)
-            problem.net.gradient(weights, slope * by_output)
+            beta, by_output = setup.soft(setup.net(weights))
+            _, slope = objectives.charbonnier(beta, setup.scaled)
+            setup.net.gradient(weights, slope * by_output)
 
     best, _ = race({k: lambda k=k: one(k) for k in problems}, threads=THREADS, rounds=10)
     return at_most(1.2, f"200 steps of smart, {n} x 1000 / {n} x 10", best[1000], best[10])

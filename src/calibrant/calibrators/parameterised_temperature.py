@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.calibrators._solvers.network import Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled, brier
-from calibrant.calibrators._solvers.samplewise import MOST, Problem, Samplewise, look
+from calibrant.calibrators._solvers.samplewise import MOST, NetworkFit, Samplewise, look
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
@@ -56,15 +56,15 @@ class ParameterisedTemperature(Samplewise):
             raise ValueError(f"steps must be at least 1; got {steps}.")
         rows = FitData.read(logits, labels)
         steps = steps or _stop(rows, seed)
-        problem = Problem(rows, INPUTS, WIDTHS)
-        *_, (loss, weights) = _path(problem, steps, seed)
+        setup = NetworkFit(rows, INPUTS, WIDTHS)
+        *_, (loss, weights) = _path(setup, steps, seed)
         return cls.made(
             rows,
-            problem.state(weights),
+            setup.state(weights),
             {"indicators": INPUTS, "steps": steps, "seed": seed},
             objective=Objective("Brier score", float(rows.predictions.brier.mean()), loss),
-            converged=not problem.notes,
-            notes=problem.notes,
+            converged=not setup.notes,
+            notes=setup.notes,
         )
 
     def level(self, out: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ class ParameterisedTemperature(Samplewise):
         return out.abs().clamp(LOWEST, MOST)
 
 
-def _path(problem: Problem, steps: int, seed: int) -> Iterator[tuple[float, Vector]]:
-    begin = problem.net.start(problem.one / problem.unit, seed)
-    return adam(problem.net, begin, partial(_link, problem.unit), lambda beta: brier(beta, problem.scaled), steps=steps)
+def _path(setup: NetworkFit, steps: int, seed: int) -> Iterator[tuple[float, Vector]]:
+    begin = setup.net.start(setup.one / setup.unit, seed)
+    return adam(setup.net, begin, partial(_link, setup.unit), lambda beta: brier(beta, setup.scaled), steps=steps)
 
 
 def _link(unit: float, out: Vector) -> tuple[Vector, Vector]:
@@ -88,9 +88,9 @@ def _stop(rows: FitData, seed: int) -> int:
     if rows.n < 10:
         return 1
     out = torch.from_numpy(np.random.default_rng(seed).permutation(rows.n) % 5 == 0)
-    problem = Problem(FitData(rows.predictions.take(~out)), INPUTS, WIDTHS)
+    setup = NetworkFit(FitData(rows.predictions.take(~out)), INPUTS, WIDTHS)
     others = FitData(rows.predictions.take(out))
-    scaled = Scaled(others, low=1 / (MOST * problem.unit), high=2 / (LOWEST * problem.unit))
-    net = Network(look(others.given.cpu().double(), INPUTS), WIDTHS, like=problem.net)
-    losses = [brier(_link(problem.unit, net(w))[0], scaled)[0] for _, w in _path(problem, LONGEST, seed)]
+    scaled = Scaled(others, low=1 / (MOST * setup.unit), high=2 / (LOWEST * setup.unit))
+    net = Network(look(others.given.cpu().double(), INPUTS), WIDTHS, like=setup.net)
+    losses = [brier(_link(setup.unit, net(w))[0], scaled)[0] for _, w in _path(setup, LONGEST, seed)]
     return max(1, int(np.argmin(losses)))

@@ -4,10 +4,12 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.objectives import GOALS
-from calibrant.calibrators._solvers.samplewise import INDICATORS, Problem, Samplewise
+from calibrant.calibrators._solvers.samplewise import INDICATORS, LEAST, NetworkFit, Samplewise
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
@@ -70,17 +72,21 @@ class Smart(Samplewise):
         if steps < 1:
             raise ValueError(f"steps must be at least 1; got {steps}.")
         rows = FitData.read(logits, labels)
-        problem = Problem(rows, [indicator], (HIDDEN,))
-        goal, scaled = GOALS[objective], problem.scaled
-        found = train(problem.net, problem.start(seed), problem.soft, lambda beta: goal(beta, scaled), steps=steps)
+        setup = NetworkFit(rows, [indicator], (HIDDEN,))
+        goal, scaled = GOALS[objective], setup.scaled
+        found = train(setup.net, setup.start(seed), setup.soft, lambda beta: goal(beta, scaled), steps=steps)
         return cls.made(
             rows,
-            problem.state(found.weights),
+            setup.state(found.weights),
             {"indicators": [indicator], "objective": objective, "steps": steps, "seed": seed},
             objective=Objective(objective, goal(np.ones(rows.n), scaled)[0], found.loss),
-            converged=not problem.notes,
-            notes=problem.notes,
+            converged=not setup.notes,
+            notes=setup.notes,
         )
+
+    def level(self, out: Tensor) -> Tensor:
+        """Return softplus + 0.1."""
+        return softplus(out) + LEAST
 
 
 def temperature_bounds(margin: float, confidence: float, k: int) -> tuple[float, float]:

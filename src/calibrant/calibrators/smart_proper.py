@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from calibrant.calibrators._solvers import objectives
 from calibrant.calibrators._solvers.network import Loss, Network, adam
 from calibrant.calibrators._solvers.objectives import Scaled
-from calibrant.calibrators._solvers.samplewise import Problem, Samplewise, look
+from calibrant.calibrators._solvers.samplewise import LEAST, NetworkFit, Samplewise, look
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Array, Vector
 from calibrant.registry import CALIBRATORS
@@ -58,30 +60,34 @@ class SmartProper(Samplewise):
             raise ValueError(f"folds must be at least 2; got {folds}.")
         rows = FitData.read(logits, labels)
         weight, steps = (0.0, 0) if rows.n < FEWEST else _cross_fitted(rows, folds, seed)
-        problem = _problem(rows)
-        found = _stops(problem, weight, seed, steps)[-1]
+        setup = _setup(rows)
+        found = _stops(setup, weight, seed, steps)[-1]
         notes = (
             () if steps else ("no other stop did better in cross-fitting, so this is one temperature for all rows.",)
         )
         return cls.made(
             rows,
-            problem.state(found),
+            setup.state(found),
             {"indicators": INDICATORS, "weight": weight, "steps": steps, "folds": folds, "seed": seed},
-            converged=not problem.notes,
-            notes=(*problem.notes, *notes),
+            converged=not setup.notes,
+            notes=(*setup.notes, *notes),
         )
 
+    def level(self, out: Tensor) -> Tensor:
+        """Return softplus + 0.1."""
+        return softplus(out) + LEAST
 
-def _problem(rows: FitData) -> Problem:
-    return Problem(rows, INDICATORS, (HIDDEN,), own_unit=True)
+
+def _setup(rows: FitData) -> NetworkFit:
+    return NetworkFit(rows, INDICATORS, (HIDDEN,), own_unit=True)
 
 
-def _stops(problem: Problem, weight: float, seed: int, steps: int) -> list[Vector]:
+def _stops(setup: NetworkFit, weight: float, seed: int, steps: int) -> list[Vector]:
     """Return the weights of the network after 0, EVERY, ..., ``steps`` steps."""
-    begin = problem.start(seed)
+    begin = setup.start(seed)
     begin[-HIDDEN - 1 : -1] = 0.0  # a constant at first: temperature scaling
-    loss = _loss(problem.scaled, weight)
-    path = adam(problem.net, begin, problem.soft, loss, steps=steps, rate=RATE)
+    loss = _loss(setup.scaled, weight)
+    path = adam(setup.net, begin, setup.soft, loss, steps=steps, rate=RATE)
     return [weights.copy() for step, (_, weights) in enumerate(path) if step % EVERY == 0]
 
 
@@ -101,12 +107,12 @@ def _cross_fitted(rows: FitData, folds: int, seed: int) -> tuple[float, int]:
     fold = torch.from_numpy(np.random.default_rng(seed).permutation(rows.n) % folds)
     betas = np.empty((len(WEIGHTS), STEPS // EVERY + 1, rows.n))
     for out in (fold == f for f in range(folds)):
-        problem = _problem(FitData(rows.predictions.take(~out)))
+        setup = _setup(FitData(rows.predictions.take(~out)))
         others = look(rows.given[out.to(rows.given.device)].cpu().double(), INDICATORS)
-        net = Network(others, (HIDDEN,), like=problem.net)
+        net = Network(others, (HIDDEN,), like=setup.net)
         for place, weight in enumerate(WEIGHTS):
-            stops = _stops(problem, weight, seed, STEPS)
-            betas[place][:, out.numpy()] = [problem.soft(net(weights))[0] for weights in stops]
+            stops = _stops(setup, weight, seed, STEPS)
+            betas[place][:, out.numpy()] = [setup.soft(net(weights))[0] for weights in stops]
     scaled = Scaled(rows, low=float(betas.min()), high=2 * float(betas.max()))
     return _chosen(betas, scaled)
 

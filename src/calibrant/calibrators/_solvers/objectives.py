@@ -180,6 +180,9 @@ def soft_binned(
     Row i belongs to bin b by :math:`e^{-(c_i - x_b)^2 / 2\sigma^2}`, normalised over bins with centres :math:`x_b`;
     bins are averaged before the root, and that is what makes accuracy the minimiser. ``work`` is (bins, n) ones.
 
+    With delta = 0 it equals the penalty `soft_ece` at temperature :math:`2\sigma^2` and p = 1, which is for training
+    under autograd. Here the derivative is written out in numpy: a fit takes thousands of full-batch steps.
+
     Example:
         >>> round(soft_binned(np.full(10, 0.7), (np.arange(10) < 7) * 1.0)[0], 6)
         0.001

@@ -1,17 +1,18 @@
 """A temperature for each row: what the calibrators that learn one have in common."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from calibrant.calibrators._solvers.network import Network, output
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators._solvers.objectives import Scaled
 from calibrant.calibrators.calibrator import Calibrator
+from calibrant.metrics.scores import FROM_LOGITS
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.types import Vector
 
@@ -29,9 +30,9 @@ class Samplewise(Calibrator):
         t = self.unit.to(x.dtype) * self.level(output(x, self._net()))
         return torch.ones_like(t) if self.fitted.identity else t
 
+    @abstractmethod
     def level(self, out: Tensor) -> Tensor:
         """Return the temperature, in units, that an output of the network stands for."""
-        return softplus(out) + LEAST
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Divide each row by its temperature."""
@@ -51,8 +52,8 @@ class Samplewise(Calibrator):
         return f"a temperature for each row from its {read} ({self.n_parameters} weights)"
 
 
-class Problem:
-    """The rows of a fit as a sample-wise method sees them.
+class NetworkFit:
+    """What training a temperature network needs: the network, the rows to scale, and the unit of temperatures.
 
     ``one`` is the best single temperature (1 where there is none) and ``unit`` what temperatures are measured in: 1
     where ``one`` is within [0.2, 5], because that is what the papers do and a network can reach it; otherwise ``one``,
@@ -87,50 +88,19 @@ class Problem:
         return beta, -(beta**2) * self.unit * np.where(out >= 0, 1, e) / (1 + e)
 
 
-def margin(logits: Tensor) -> Tensor:
-    """Lead of the largest logit over the second."""
-    two = logits.topk(2, dim=1).values
-    return two[:, :1] - two[:, 1:]
-
-
-def max_logit(logits: Tensor) -> Tensor:
-    """Largest logit."""
-    return logits.amax(1, keepdim=True)
-
-
-def max_less_mean(logits: Tensor) -> Tensor:
-    """Largest logit less the mean of the row."""
-    return logits.amax(1, keepdim=True) - logits.mean(1, keepdim=True)
-
-
-def confidence(logits: Tensor) -> Tensor:
-    """Largest probability."""
-    return logits.softmax(1).amax(1, keepdim=True)
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the probabilities, in nats."""
+def _entropy(logits: Tensor) -> Tensor:
+    # not that of metrics.scores, which differs in the last digit: fitted networks read this one
     return -(logits.softmax(1) * logits.log_softmax(1).clamp(min=-1e4)).sum(1, keepdim=True)
 
 
-def all_logits(logits: Tensor) -> Tensor:
-    """Every logit of the row, in the order of classes."""
-    return logits
-
-
-def largest_logits(logits: Tensor) -> Tensor:
-    """The ten largest logits (all, if there are fewer), descending, clipped to ±100."""
-    return logits.topk(min(10, logits.shape[1]), dim=1).values.clamp(-100, 100)
-
-
 INDICATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "margin": margin,
-    "max_logit": max_logit,
-    "max_less_mean": max_less_mean,
-    "confidence": confidence,
-    "entropy": entropy,
-    "all_logits": all_logits,
-    "largest_logits": largest_logits,
+    "margin": lambda logits: FROM_LOGITS["logit_margin"](logits)[:, None],
+    "max_logit": lambda logits: FROM_LOGITS["max_logit"](logits)[:, None],
+    "max_less_mean": lambda logits: (logits.amax(1) - logits.mean(1))[:, None],
+    "confidence": lambda logits: FROM_LOGITS["msp"](logits)[:, None],
+    "entropy": _entropy,
+    "all_logits": lambda logits: logits,
+    "largest_logits": lambda logits: logits.topk(min(10, logits.shape[1]), dim=1).values.clamp(-100, 100),
 }
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from calibrant.losses.ada_focal import ValidationBins, equal_width, place
 from calibrant.losses.focal_family import powered
-from calibrant.losses.validation_bins import ValidationBins, equal_width, place
 from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 

@@ -12,7 +12,7 @@ from torch.func import grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from calibrant.losses import compiled as fusing
+from calibrant.losses.compiled import _with_cse, eliminate_common_subexpressions
 from calibrant.losses.criterion import Criterion
 from calibrant.losses.functional import true_nll
 from calibrant.registry import LOSSES, PENALTIES
@@ -135,7 +135,7 @@ def test_what_stands_twice_is_computed_once():
     largest = [torch.ops.aten.amax.default] * 2
     assert [node.target for node in graph.graph.nodes if node.target in largest] == largest
     want = graph(logits.detach())
-    fusing._once(graph.graph)
+    eliminate_common_subexpressions(graph.graph)
     graph.recompile()
     assert [node.target for node in graph.graph.nodes if node.target in largest] == largest[:1]
     assert all(torch.equal(one, other) for one, other in zip(graph(logits.detach()), want, strict=True))
@@ -148,7 +148,7 @@ def test_what_is_drawn_twice_is_drawn_twice_and_what_is_changed_is_changed():
         return torch.rand_like(x) - torch.rand_like(x), x.sin() - x.sin()
 
     graph = make_fx(function)(torch.zeros(3))
-    fusing._once(graph.graph)
+    eliminate_common_subexpressions(graph.graph)
     graph.recompile()
     changed = torch.zeros(3)
     drawn, none = graph(changed)
@@ -170,7 +170,7 @@ def test_what_is_drawn_twice_is_drawn_twice_and_what_is_changed_is_changed():
     ],
 )
 def test_options_of_torch_are_kept(options, kept):
-    found = fusing._settings(options)
+    found = _with_cse(options)
     added = found.get("options", {}).pop("joint_custom_pre_pass", None)
     assert found == {"fullgraph": True, **kept}
     assert callable(added) == (kept.get("backend", "inductor") == "inductor" and "mode" not in kept)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from calibrant.losses.build import Method, facts_of, made, said_of
-from calibrant.losses.compiled import fused
+from calibrant.losses.compiled import compiled_call
 from calibrant.losses.distributed import joined, spread
 from calibrant.losses.functional import check_shapes, check_values
 from calibrant.losses.presets import PRESETS
@@ -162,7 +162,7 @@ class Criterion(nn.Module):
             raise ValueError(
                 "debug must be False for a criterion that is compiled: looking at values stops the device."
             )
-        self._compiled_call_impl = fused(self, options)
+        self._compiled_call_impl = compiled_call(self, options)
 
     def _rows(self, rows: Tensor | None, *, together: bool) -> tuple[Tensor, ...]:
         if not self.needs_rows:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import check_shapes, taken_apart, true_nll
+from calibrant.losses.functional import check_shapes, transformed, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 
 Power = Callable[[Tensor], Tensor | float]
@@ -33,7 +33,7 @@ def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
         tensor([0.0165])
     """
     check_shapes(logits, labels)
-    if taken_apart():
+    if transformed():
         return _step_by_step(logits, labels, power)
     return _Powered.apply(logits, labels.long(), power)  # type: ignore[no-untyped-call]
 

@@ -4,6 +4,7 @@ Half precision is cast up to float32 and autocast is left: in bfloat16 a probabi
 is written from :math:`\log\mathrm{softmax}`, so that logits of :math:`\pm 10^4` have finite values and gradients.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample, widened
 
+_in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 NOBODY = -(2**62)  # no label: torch leaves out rows with the label -100 unless it is told of another
 
 
@@ -23,7 +25,7 @@ def true_nll(logits: Logits, labels: Labels) -> PerSample:
         tensor([0.4170])
     """
     wide = widened(logits)
-    if not taken_apart():
+    if not transformed():
         return F.cross_entropy(wide, labels.long(), reduction="none", ignore_index=NOBODY)
     # the gradient of log_softmax would sum over classes what is 0 for all of them but one
     rest = wide - wide.detach().amax(1, keepdim=True)
@@ -75,22 +77,23 @@ def bounded(logp: Logits) -> Logits:
     return logp.clamp(min=-1e30)
 
 
-def taken_apart() -> bool:
-    """Return whether `torch.compile` or `torch.func` follows every step: a gradient written down would be in its way.
+def transformed() -> bool:
+    """Return whether `torch.compile` or `torch.func` is tracing: a hand-written gradient would be in its way.
 
-    The second question is a private one; torch.autograd asks it the same way, and the tests would notice its going.
+    Autograd asks the same private question; a torch without it raises its own error inside of `torch.func`.
     """
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or _in_functorch()
 
 
 def count(counts: Tensor, values: Tensor, rows: Labels | None = None) -> None:
     """Add to a buffer that the loss also reads: to all of it, or to some rows.
 
-    `torch.compile` would read it once more for the gradient, when this batch is in it already (torch 2.13), so it is
-    made to stop here: with ``fullgraph=True`` it says that it cannot go on, and `Criterion.compile` can.
+    `torch.compile` would read the buffer again for the gradient, after this batch was added, and return a wrong one
+    (torch 2.13). The graph is therefore broken here: with ``fullgraph=True`` torch raises, and `Criterion.compile`
+    works.
     """
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        torch._dynamo.graph_break("this loss counts: use criterion.compile(), whose gradient is right")
+        torch._dynamo.graph_break(msg="this loss counts: use criterion.compile(), whose gradient is right")
     with torch.no_grad():
         values = values.to(counts.dtype)
         counts.add_(values) if rows is None else counts.index_add_(0, rows, values)

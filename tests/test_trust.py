@@ -15,13 +15,12 @@ from calibrant.metrics.scores import log_odds, own_scores
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
 from calibrant.training.models.build import make
-from calibrant.trust._machinery.alpha_sweep import alpha_sweep
+from calibrant.trust._machinery.heads import check_kind, started, z_of
 from calibrant.trust.bce import bce_loss
 from calibrant.trust.class_balanced import class_balanced_loss, effective_weights
 from calibrant.trust.correctness_ranking import ranking_loss
 from calibrant.trust.focal import focal_loss
-from calibrant.trust._machinery.heads import check_kind, started, z_of
-from calibrant.trust.steep_slope import steep_slope_loss
+from calibrant.trust.steep_slope import alpha_sweep, steep_slope_loss
 from calibrant.trust.tcp import tcp_loss
 
 Z = [2.0, 0.5, -1.0, 1.5, -0.3, 0.2]

@@ -36,7 +36,7 @@ from calibrant.training.setup import parted
 from calibrant.training.shifts.adversarial import fgsm, pgd
 from calibrant.training.shifts.style import restyle
 from calibrant.training.train import together
-from calibrant.trust._machinery.alpha_sweep import alpha_sweep
+from calibrant.trust.steep_slope import alpha_sweep
 
 SEEDS = (1, 2, 3)
 NAMES = {"mnist": "steep_slope-mnist-convnet", "cifar10": "steep_slope-cifar10-vgg16"}

@@ -1,13 +1,9 @@
-"""Logistic regression of being right."""
-
-from typing import Any
+"""Binary cross-entropy: logistic regression of correctness."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
 
 
@@ -43,18 +39,3 @@ class Bce(Learned):
     """
 
     loss = staticmethod(bce_loss)
-
-    @classmethod
-    def fit(
-        cls,
-        logits: Any,
-        labels: Any,
-        features: Any = None,
-        *,
-        head: Kind = "linear",
-        anchor: bool = True,
-        seed: int = 0,
-    ) -> "Bce":
-        """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = FitData.read(logits, labels, features)
-        return cls.learned(rows, bce_loss, {}, head=head, anchor=anchor, seed=seed)

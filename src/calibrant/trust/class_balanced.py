@@ -1,4 +1,4 @@
-"""Right and wrong rows weighted by how many there effectively are."""
+"""Class-balanced loss: right and wrong rows weighted by their effective number of samples."""
 
 from functools import partial
 from typing import Any
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust.focal import focal_loss
 from calibrant.trust._machinery.heads import Kind
+from calibrant.trust.focal import focal_loss
 from calibrant.trust.learned import Learned
 
 

@@ -1,15 +1,9 @@
-"""Every right row above every wrong one."""
-
-from typing import Any
+"""Correctness ranking: right rows ranked above wrong ones."""
 
 from torch import Tensor
 
-from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
-
-SCALE_RIDGE = 0.1  # the loss has no best scale: confidences would run to 0 and 1, and ties would cost the ranking
 
 
 def ranking_loss(z: Tensor, right: Tensor) -> Tensor:
@@ -57,18 +51,4 @@ class CorrectnessRanking(Learned):
     """
 
     loss = staticmethod(ranking_loss)
-
-    @classmethod
-    def fit(
-        cls,
-        logits: Any,
-        labels: Any,
-        features: Any = None,
-        *,
-        head: Kind = "linear",
-        anchor: bool = True,
-        seed: int = 0,
-    ) -> "CorrectnessRanking":
-        """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = FitData.read(logits, labels, features)
-        return cls.learned(rows, ranking_loss, {}, head=head, anchor=anchor, seed=seed, scale_ridge=SCALE_RIDGE)
+    scale_ridge = 0.1  # the loss has no best scale: confidences would run to 0 and 1, and ties would cost the ranking

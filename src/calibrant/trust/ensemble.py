@@ -1,4 +1,4 @@
-"""Several networks asked once each."""
+"""Deep ensembles: the confidence of several networks in the answer of one."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -43,7 +43,7 @@ class Ensemble(Onlooker):
 
     def __init__(self, members: tuple[nn.Module, ...], score: Score) -> None:
         super().__init__(members[0])
-        self._members = members  # a tuple, so that they are no parts of this module
+        self._members = members  # a tuple, so that they are not submodules
         self.settings: dict[str, Any] = {"score": score, "members": len(members)}
 
     @classmethod

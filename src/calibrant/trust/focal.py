@@ -1,4 +1,4 @@
-"""Logistic regression of being right that turns to the hard rows."""
+"""Focal loss: logistic regression of correctness that emphasises hard rows."""
 
 import math
 from functools import partial
@@ -62,6 +62,5 @@ class Focal(Learned):
         seed: int = 0,
     ) -> "Focal":
         """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = FitData.read(logits, labels, features)
-        loss = partial(focal_loss, gamma=gamma)
+        rows, loss = FitData.read(logits, labels, features), partial(focal_loss, gamma=gamma)
         return cls.learned(rows, loss, {"gamma": gamma}, head=head, anchor=anchor, seed=seed)

@@ -1,4 +1,4 @@
-"""One network asked many times, with dropout left on."""
+"""Monte Carlo dropout: many passes of one network with dropout on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,7 @@ from calibrant.predictions.collect import device_of, evaluating, logits_of
 from calibrant.predictions.fit_data import columns
 from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.sampling import CONFIDENCES, Average, Score, check_score
-from calibrant.trust._machinery.seeding import drawing
+from calibrant.trust._machinery.sampling import CONFIDENCES, Average, Score, check_score, seeded
 from calibrant.trust.predictor import Onlooker
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -70,7 +69,7 @@ class McDropout(Onlooker):
     def confidence(self, inputs: Any) -> Confidence:
         """Return the confidence of each row of a batch of the classifier's inputs."""
         model, seed, score = self.classifier, self.settings["seed"], self.settings["score"]
-        with evaluating(model, device_of(model)), drawing(model, seed), _slow_attention(), torch.no_grad():
+        with evaluating(model, device_of(model)), seeded(model, seed), _slow_attention(), torch.no_grad():
             answers = columns(logits_of(model, inputs)).argmax(1)
             for layer in _dropouts(model):
                 layer.training = True  # `evaluating` puts it back
@@ -84,7 +83,7 @@ def _dropouts(model: nn.Module) -> list[Any]:
 
 @contextmanager
 def _slow_attention() -> Iterator[None]:
-    """Keep torch's transformer layers off the path they take in eval mode, which passes their dropout layers by."""
+    """Switch off the fast path of torch's transformer layers in eval mode, which skips their dropout layers."""
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)

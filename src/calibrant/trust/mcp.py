@@ -1,4 +1,4 @@
-"""The classifier's own confidence."""
+"""Maximum class probability: the classifier's own confidence."""
 
 from typing import Any
 

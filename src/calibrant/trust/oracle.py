@@ -1,5 +1,6 @@
-"""A network of its own that watches a frozen classifier: the papers' way, with any loss, anchored by default."""
+"""Fine-tuned oracle: a second network that predicts, from the inputs, whether a frozen classifier is right."""
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,20 +8,19 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.losses.functional import check_shapes, check_values
+from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.scores import log_odds
 from calibrant.predictions.collect import answered, batches, called, device_of, evaluating, logits_of
 from calibrant.predictions.fit_data import columns
 from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.backbones import copied, resized
-from calibrant.trust._machinery.early_stopping import Keeping
-from calibrant.trust._machinery.seeding import drawing
 from calibrant.trust._machinery.heads import Kind, check_kind, learnable, started, z_of
-from calibrant.trust.learned import Learned
-from calibrant.trust.learning import Loss
+from calibrant.trust._machinery.sampling import seeded
+from calibrant.trust.learned import SURE, Learned, Loss
 from calibrant.trust.predictor import Onlooker
 
 Optimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -102,12 +102,12 @@ class Oracle(Onlooker):
         _check(loader, validation, head, epochs, resize, anchor=anchor)
         here = device_of(classifier)
         given = dict(options or {})
-        with drawing(classifier, seed), evaluating(classifier, here), torch.inference_mode(mode=False):
-            body = copied(classifier, backbone).to(here)
+        with seeded(classifier, seed), evaluating(classifier, here), torch.inference_mode(mode=False):
+            body = _copied(classifier, backbone).to(here)
             with evaluating(body, here), torch.no_grad():
                 inputs, labels = next(batches(loader, here))
                 k = columns(answered(classifier, inputs, labels)).shape[1]
-                seen = called(body, resized(inputs, resize))
+                seen = called(body, _resized(inputs, resize))
             if seen.ndim != 2:
                 raise ValueError(f"backbone must give features of shape (n, d); got {tuple(seen.shape)}.")
             # features as they come, as in the papers: not standardised
@@ -131,15 +131,15 @@ class Oracle(Onlooker):
         validation: Iterable[Any] | None,
         on_epoch: Callable[[dict[str, float]], None],
     ) -> None:
-        keeping = None if validation is None else Keeping(self, validation, anchored=self.settings["anchor"])
+        kept = None if validation is None else _BestEpoch(self, validation, anchored=self.settings["anchor"])
         for epoch in range(self.settings["epochs"] + 1):
             told = {"epoch": float(epoch), "loss": self._epoch(loader, loss, steps) if epoch else math.nan}
-            if keeping is not None:
-                told["auroc"] = keeping.looked()
+            if kept is not None:
+                told["auroc"] = kept.update()
             self.history.append(told)
             on_epoch(told)
-        if keeping is not None:
-            self.load_state_dict(keeping.state)
+        if kept is not None:
+            self.load_state_dict(kept.state)
 
     def _epoch(self, loader: Iterable[Any], loss: Loss, steps: torch.optim.Optimizer) -> float:
         self.train()
@@ -171,7 +171,7 @@ class Oracle(Onlooker):
         return sum(map(len, right)) - hits, hits
 
     def _z(self, inputs: Any, logits: Tensor) -> Tensor:
-        u = called(self.backbone, resized(inputs, self.settings["resize"]))
+        u = called(self.backbone, _resized(inputs, self.settings["resize"]))
         with torch.autocast(u.device.type, enabled=False):
             return z_of(log_odds(logits.float()), u.float(), dict(self.head.items()), self.settings["head"])
 
@@ -220,3 +220,47 @@ def _check(
     for name, given in (("loader", loader), ("validation", validation)):
         if isinstance(given, Iterator):
             raise ValueError(f"{name} must give its batches anew for each epoch, as a list or a DataLoader does.")
+
+
+def _copied(classifier: nn.Module, given: nn.Module | None) -> nn.Module:
+    """Return a copy: training it must not reach a tensor of the classifier, nor of the caller."""
+    body = getattr(classifier, "body", None) if given is None else given
+    if not isinstance(body, nn.Module):
+        raise ValueError(
+            f"backbone must be given: {type(classifier).__name__} has no body to copy. Pass a module that maps inputs "
+            "to (n, d) features."
+        )
+    return copy.deepcopy(body).requires_grad_()
+
+
+def _resized(inputs: Any, side: int) -> Any:
+    """Return images interpolated to a side; as they are if it is 0."""
+    if not side:
+        return inputs
+    if not isinstance(inputs, Tensor) or inputs.ndim != 4:
+        raise ValueError("resize must be left out: inputs are not images of shape (n, c, h, w).")
+    return F.interpolate(inputs, size=(side, side), mode="bilinear", align_corners=False)
+
+
+class _BestEpoch:
+    """The best weights so far by AUROC on validation rows; an anchored oracle must beat its start significantly."""
+
+    def __init__(self, oracle: Onlooker, validation: Iterable[Any], *, anchored: bool) -> None:
+        self.oracle, self.validation, self.anchored = oracle, validation, anchored
+        self.state: dict[str, Tensor] = {}
+        self.start: Confidence | None = None
+        self.best = -math.inf
+
+    def update(self) -> float:
+        """Evaluate the validation rows, keep the weights if they are the best, and return the AUROC."""
+        judged = self.oracle.judge(self.validation)
+        right = judged.correct.numpy()
+        if right.all() or not right.any():
+            raise ValueError("validation must hold answers that are right and answers that are wrong; got one kind.")
+        first = judged.confidence if self.start is None else self.start
+        found, start, spread = paired_auroc(judged.confidence.numpy(), first.numpy(), right)
+        surely = not self.anchored or found - start > SURE * spread
+        if self.start is None or (surely and found > self.best):
+            self.best, self.state = found, copy.deepcopy(self.oracle.state_dict())
+        self.start = first
+        return found

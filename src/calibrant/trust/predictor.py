@@ -1,5 +1,6 @@
-"""What every trust predictor is: something that looks at a frozen classifier and says how far to trust each answer."""
+"""Base classes of trust predictors: a confidence for each answer of a frozen classifier, from rows or from inputs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,7 @@ class TrustFit:
 Made = TypeVar("Made", bound="TrustPredictor")
 
 
-class TrustPredictor(nn.Module):
+class TrustPredictor(nn.Module, ABC):
     """A confidence read off a classifier's logits and features: ``trust(logits, features) -> (n,)`` in [0, 1].
 
     Made by ``fit(logits, labels, features)`` on rows whose truth is known, so an unfitted one cannot exist. Its numbers
@@ -76,9 +77,9 @@ class TrustPredictor(nn.Module):
         """The confidence below which an answer counts as distrusted: 1/2, and 1/k for a true class probability."""
         return 1 / self.fitted.k if self.estimates_truth else 0.5
 
+    @abstractmethod
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return the confidence of each row of (n, k) logits, in [0, 1]; every predictor says how."""
-        raise NotImplementedError
+        """Return the confidence of each row of (n, k) logits, in [0, 1]."""
 
     def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the confidence of each row, float64 in [0, 1]."""
@@ -148,7 +149,7 @@ class TrustPredictor(nn.Module):
         return made
 
 
-class Onlooker(nn.Module):
+class Onlooker(nn.Module, ABC):
     """A confidence read off the classifier's inputs: ``confidence(inputs) -> (n,)`` in [0, 1].
 
     ``classifier`` is the model whose answers are judged. It is held outside of the module's own parts, so that neither
@@ -181,9 +182,9 @@ class Onlooker(nn.Module):
         """The name in the registry."""
         return TRUST.name_of(type(self))
 
+    @abstractmethod
     def confidence(self, inputs: Any) -> Confidence:
-        """Return the confidence of each row; every onlooker says how."""
-        raise NotImplementedError
+        """Return the confidence of each row of a batch of inputs."""
 
     def judge(self, loader: Iterable[Any]) -> Predictions:
         """Return the classifier's answers to the rows of a loader, right or wrong, with this confidence."""

@@ -1,12 +1,8 @@
-"""Regression of the true class probability."""
-
-from typing import Any
+"""ConfidNet: regression of the true class probability."""
 
 from torch import Tensor
 
-from calibrant.predictions.fit_data import FitData
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.heads import Kind
 from calibrant.trust.learned import Learned
 
 
@@ -46,19 +42,3 @@ class Tcp(Learned):
 
     loss = staticmethod(tcp_loss)
     estimates_truth = True
-
-    @classmethod
-    def fit(
-        cls,
-        logits: Any,
-        labels: Any,
-        features: Any = None,
-        *,
-        head: Kind = "linear",
-        anchor: bool = True,
-        seed: int = 0,
-    ) -> "Tcp":
-        """Fit on held-out rows; with ``anchor=False`` on features alone, from scratch."""
-        rows = FitData.read(logits, labels, features)
-        truth = (-rows.facts.nll).exp()
-        return cls.learned(rows, tcp_loss, {}, head=head, anchor=anchor, seed=seed, target=truth)

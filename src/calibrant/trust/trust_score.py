@@ -1,4 +1,4 @@
-"""How much nearer the predicted class is than any other, among the rows the classifier was trained on."""
+"""Trust score: nearest-neighbour distance to the predicted class against that to the nearest other class."""
 
 import math
 import time

@@ -1,14 +1,17 @@
-r"""What several answers to the same rows say together: logits of s passes or models, stacked as (s, n, k).
+r"""Confidence from several answers to the same rows (logits of s passes or models, stacked as (s, n, k)), and seeding.
 
 With :math:`p_i = \mathrm{softmax}(z_i)` the probabilities of answer i, :math:`\bar p` their mean and
 :math:`H(p) = -\sum_k p_k \log p_k` the entropy in nats. All arithmetic is float64.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from calibrant.metrics.scores import entropy_of
 from calibrant.predictions.types import Confidence, Labels, Logits, PerSample
@@ -87,3 +90,15 @@ def check_score(score: str, average: str = "probs") -> None:
         raise ValueError(
             "average must be 'probs' for score 'mutual_information', which compares entropies; got 'logits'."
         )
+
+
+@contextmanager
+def seeded(model: nn.Module, seed: int) -> Iterator[None]:
+    """Seed the random generators of the CPU and of the model's devices, and restore their states afterwards."""
+    held = {value.device for value in chain(model.parameters(), model.buffers())}
+    devices = sorted(d.index or 0 for d in held if d.type == "cuda")
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed other devices too
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield

@@ -10,10 +10,11 @@ import torch
 
 from calibrant.losses.presets import PRESETS
 from calibrant.registry import DATASETS, MODELS
-from calibrant.training import augment, checkpoint, recipe, schedules
-from calibrant.training.feed import Feed, order
-from calibrant.training.model_selection import kept
+from calibrant.training import checkpoint, recipe
+from calibrant.training.feed import Feed, cropped, normalised, order, random_moves
+from calibrant.training.loop import kept
 from calibrant.training.recipe import Recipe
+from calibrant.training.setup import rates
 
 
 def moved_slowly(image, down, right, flip):
@@ -30,15 +31,15 @@ def moved_slowly(image, down, right, flip):
 def test_a_batch_is_moved_as_each_image_alone(h, w, c):
     g = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (40, h, w, c), dtype=torch.uint8, generator=g)
-    moves = augment.drawn(40, 4, g)
-    found = augment.cropped(pixels, moves)
+    moves = random_moves(40, 4, g)
+    found = cropped(pixels, moves)
     assert found.dtype == torch.uint8
     for image, move, ours in zip(pixels, moves, found, strict=True):
         np.testing.assert_array_equal(ours.numpy(), moved_slowly(image.numpy(), *move.tolist()))
 
 
 def test_every_shift_and_both_flips_are_equally_likely():
-    moves = augment.drawn(90_000, 4, torch.Generator().manual_seed(0))
+    moves = random_moves(90_000, 4, torch.Generator().manual_seed(0))
     for column, values in ((0, range(-4, 5)), (1, range(-4, 5)), (2, range(2))):
         counts = torch.stack([(moves[:, column] == v).sum() for v in values]).double()
         assert counts.sum() == 90_000
@@ -51,7 +52,7 @@ def test_every_shift_and_both_flips_are_equally_likely():
 def test_images_are_standardised_and_laid_out_channels_last():
     pixels = torch.randint(0, 256, (5, 4, 4, 3), dtype=torch.uint8)
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
-    found = augment.normalised(pixels, mean, std)
+    found = normalised(pixels, mean, std)
     assert found.shape == (5, 3, 4, 4)
     assert found.is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_allclose(found[2, 1, 3, 0], (pixels[2, 3, 0, 1].item() / 255 - 0.4) / 0.3, rtol=1e-6)
@@ -74,7 +75,7 @@ def base(**changes):
 
 
 def all_rates(r, steps=20):
-    return [rate for epoch in range(r.epochs) for rate in schedules.rates(r, epoch, steps)]
+    return [rate for epoch in range(r.epochs) for rate in rates(r, epoch, steps)]
 
 
 def test_schedules_have_their_closed_forms():

@@ -15,8 +15,7 @@ import typer
 from calibrant.metrics.evidence import measure
 from calibrant.records import Record, plain
 from calibrant.training import recipe as recipes
-from calibrant.training.loop import OnEpoch
-from calibrant.training.model_selection import Epoch
+from calibrant.training.loop import Epoch, OnEpoch
 from calibrant.training.recipe import Recipe
 from calibrant.training.run import Run
 from calibrant.training.train import together

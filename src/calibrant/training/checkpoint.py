@@ -1,4 +1,4 @@
-"""The state of a run -> one file, whole or not at all, and back. No pickle."""
+"""Checkpoints: the state of model, optimiser and criterion as named tensors, written atomically as safetensors."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as bytes_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.io.atomic import write_whole
 
@@ -17,12 +17,12 @@ VERSION = 1
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and what is known beside them; a process killed at any point leaves the old file or the new one."""
+    """Write tensors and JSON metadata atomically: a killed process leaves the old file or the new one."""
     write_whole(bytes_of(_on_host(tensors), {KEY: json.dumps({"version": VERSION, **facts})}), path)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write` wrote; anything else is refused in one sentence."""
+    """Read what `write` wrote; anything else is a ValueError."""
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})[KEY])
@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU, fetched with one wait for each type, not for each of hundreds of tensors."""
+    """Return copies on the CPU, with one device transfer per dtype instead of one per tensor."""
     found: dict[str, Tensor] = {}
     for kind in {(value.dtype, value.device) for value in tensors.values()}:
         some = {name: value.detach() for name, value in tensors.items() if (value.dtype, value.device) == kind}
@@ -43,3 +43,54 @@ def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         parts = flat.split([value.numel() for value in some.values()])
         found |= {name: part.view(value.shape).clone() for (name, value), part in zip(some.items(), parts, strict=True)}
     return {name: found[name] for name in tensors}
+
+
+def gathered(model: nn.Module, optimiser: torch.optim.Optimizer, criterion: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor that the next step depends on, by name and without copying."""
+    found = {f"model.{name}": value for name, value in model.state_dict().items()}
+    found |= {f"criterion.{name}": value for name, value in criterion.state_dict().items()}
+    for place, weights in enumerate(_weights(optimiser)):
+        kept = optimiser.state.get(weights, {})
+        found |= {f"optimiser.{place}.{name}": value for name, value in kept.items() if isinstance(value, Tensor)}
+    return found
+
+
+def part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with ``name.``, without that prefix."""
+    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+
+@torch.no_grad()
+def restored(
+    tensors: Mapping[str, Tensor], model: nn.Module, optimiser: torch.optim.Optimizer, criterion: nn.Module
+) -> None:
+    """Restore the tensors, in place where they exist already, because a captured CUDA graph reads that memory.
+
+    Optimiser state that is missing from ``tensors`` did not exist yet when they were saved: it is set to 0.
+    """
+    model.load_state_dict(part(tensors, "model"))
+    criterion.load_state_dict(part(tensors, "criterion"))
+    saved = part(tensors, "optimiser")
+    for place, weights in enumerate(_weights(optimiser)):
+        own = optimiser.state[weights]
+        for name, value in part(saved, str(place)).items():
+            if isinstance(own.get(name), Tensor):
+                own[name].copy_(value)
+            elif value.shape == weights.shape:
+                own[name] = torch.empty_like(weights).copy_(
+                    value
+                )  # the memory format of the weights: a fused step relies on it
+            else:
+                own[name] = value.to(weights.device, copy=True)
+        for name, value in own.items():
+            if isinstance(value, Tensor) and f"{place}.{name}" not in saved:
+                value.zero_()
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies, detached from training."""
+    return {name: value.detach().clone() for name, value in tensors.items()}
+
+
+def _weights(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [weights for group in optimiser.param_groups for weights in group["params"]]

@@ -1,4 +1,4 @@
-"""Where a run takes place: one device, or a rank of several under torchrun."""
+"""Device placement: a single device, or one rank of a distributed run under torchrun."""
 
 import atexit
 import os
@@ -15,11 +15,11 @@ class Placement:
     """One process: a GPU if there is one, else the CPU; under torchrun, the GPU of this rank.
 
     The ranks of a run share each batch, so that it is the same batch as in one process; gradients are averaged, and
-    BatchNorm sees all of it on GPUs (on CPUs torch cannot, and each rank normalises its part). Anything with these
-    members can take its place; `calibrant.integrations.fabric` has one for Lightning Fabric.
+    BatchNorm is synchronised on GPUs (torch cannot do so on CPUs, where each rank normalises its own part). A subclass
+    can replace it; `calibrant.integrations.fabric` has one for Lightning Fabric.
     """
 
-    captures = True  # a step can be a CUDA graph, where there is one GPU
+    captures = True  # on a single GPU a step can be captured as a CUDA graph
 
     def __init__(self, device: str | torch.device | None = None) -> None:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
@@ -36,32 +36,32 @@ class Placement:
             self.device = torch.device("cuda", here)
 
     def share(self, n: int) -> slice:
-        """Return which of n rows are this rank's, in order; the last ranks may have fewer."""
+        """Return the slice of n rows that belongs to this rank; the last ranks may have fewer."""
         each = -(-n // self.world)
         return slice(min(n, self.rank * each), min(n, (self.rank + 1) * each))
 
     def prepare(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return what takes part in training: the model with its gradients averaged over ranks."""
+        """Return model and optimiser for training, the model in DistributedDataParallel if there are several ranks."""
         if self.world == 1:
             return model, optimiser
         ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids), optimiser
 
     def normalising(self, model: nn.Module) -> nn.Module:
-        """Let BatchNorm see the rows of all ranks, where torch can."""
+        """Synchronise BatchNorm over ranks, where torch can."""
         together = self.world > 1 and self.device.type == "cuda"
         return nn.SyncBatchNorm.convert_sync_batchnorm(model) if together else model
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in bfloat16 on a GPU, in float32 elsewhere."""
+        """Return bfloat16 autocast on a GPU, float32 elsewhere."""
         return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
 
     def backward(self, value: Tensor) -> None:
-        """Find the gradient."""
+        """Run the backward pass."""
         value.backward()
 
     def clip(self, model: nn.Module, optimiser: torch.optim.Optimizer, limit: float) -> None:
-        """Cut the norm of the gradient at a limit."""
+        """Clip the gradient norm."""
         nn.utils.clip_grad_norm_(model.parameters(), limit)
 
     def wait(self) -> None:
@@ -71,7 +71,7 @@ class Placement:
 
 
 def join_ranks() -> None:
-    """Join the other ranks if torchrun started this process; once, for groups made one after the other can miss."""
+    """Join the process group if torchrun started this process; only once, because groups made in a row can hang."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized():
         return
     if torch.cuda.is_available():

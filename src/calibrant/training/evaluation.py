@@ -1,4 +1,4 @@
-"""A model and rows -> logits, in eval mode, in order."""
+"""Evaluation during training: logits of a data set, and the validation loss."""
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +17,9 @@ BATCH = 1000
 def logits_of(
     model: nn.Module, feed: Feed, place: Placement, *, features: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Return logits (and features) of all rows on the device, computed in float32; ranks share the work.
+    """Return logits (and features) of all rows, in order, in eval mode and float32; ranks share the work.
 
-    bfloat16, in which a GPU trains, has eight bits: it would tie confidences near 1.
+    The bfloat16 of training on a GPU has eight bits of precision: confidences near 1 would be tied.
     """
     if not len(feed):
         raise ValueError("rows must be there to evaluate; got none.")
@@ -35,15 +35,15 @@ def logits_of(
 
 @torch.no_grad()
 def validation_loss(criterion: Criterion, logits: Tensor, labels: Tensor, batch: int) -> float:
-    """Return the mean objective over batches as large as training's.
+    """Return the mean objective over batches of the training batch size.
 
-    Of an objective that tells training rows apart it is the cross-entropy.
+    For an objective that needs the indices of training rows it is the cross-entropy.
     """
     if criterion.needs_rows:
         return float(F.cross_entropy(logits, labels))
     mode = criterion.training
     criterion.eval()
-    total = sum(  # on the device: it is read once
+    total = sum(  # on the device: one synchronisation at the end
         criterion(some, truth) * (len(some) if criterion.reduction == "mean" else 1)
         for some, truth in zip(logits.split(batch), labels.split(batch), strict=True)
     )

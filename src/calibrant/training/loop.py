@@ -1,45 +1,44 @@
-"""The loop: epochs of steps, a look at the validation set after each, a checkpoint, and what is left at the end."""
+"""The training loop: epochs, validation, checkpoints, model selection and the final evaluation."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from calibrant.metrics.evidence import measure
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import plain, versions
-from calibrant.training import checkpoint, run, state
+from calibrant.training import checkpoint, run
 from calibrant.training.datasets.dataset import Dataset
 from calibrant.training.device import Placement
 from calibrant.training.evaluation import logits_of, validation_loss
 from calibrant.training.feed import Feed, order, seed_of
-from calibrant.training.model_selection import Epoch, kept
 from calibrant.training.models.build import make
 from calibrant.training.recipe import Recipe
-from calibrant.training.schedules import rates
-from calibrant.training.setup import check_same, device_name, optimiser_of, parted, shape_of
+from calibrant.training.setup import check_same, device_name, optimiser_of, parted, rates, shape_of
 from calibrant.training.step import Learner, Step
 
 SHOWN = {"accuracy": "accuracy", "nll": "nll", "ece": "top_label_ece"}
+Epoch: TypeAlias = dict[str, int | float]  # its number, learning rate and metrics
 OnEpoch = Callable[[Epoch], None]
 REMEDY = "a smaller lr or a warm-up helps."
-STRIDE = 8  # steps between the points where runs that share a GPU take turns
+STRIDE = 8  # steps between switches of runs that share a GPU
 
 
 class Diverged(ValueError):
-    """A run whose loss or logits are no numbers any more."""
+    """Raised when the loss or the logits become NaN or infinite."""
 
 
 class Training:
-    """A run that is under way. ``steps()`` goes through it and can be interleaved with others; ``finish()`` ends it.
+    """A run in progress. ``steps()`` trains and can be interleaved with other runs; ``finish()`` evaluates and saves.
 
-    Everything random follows from the recipe's seed and the epoch, and each epoch ends with a checkpoint: a process
-    that is killed, and started again with the same folder, ends with the numbers of one left alone, to the last bit on
-    a CPU.
+    All randomness is derived from the recipe's seed and the epoch, and each epoch ends with a checkpoint: a process
+    that is killed and restarted with the same folder gives the same result as an uninterrupted one, bit for bit on a
+    CPU.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Training:
         self._resume()
 
     def steps(self) -> Iterator[None]:
-        """Train to the end; yields often, while the device works."""
+        """Train to the last epoch; yields regularly, while the device is busy."""
         for epoch in range(len(self.history), self.recipe.epochs):
             start = time.monotonic()
             pad = None
@@ -99,7 +98,7 @@ class Training:
                 pad=pad,
             )
             rate = rates(self.recipe, epoch, self.step.steps)
-            # for dropout, which is to differ on each rank; `train` puts the old state back
+            # for dropout, which must differ between ranks; `train` restores the global state
             torch.manual_seed(seed_of(self.recipe.seed, epoch, self.place.rank))
             self.step.begin(*draws, rate)
             for number in range(self.step.steps):
@@ -111,7 +110,7 @@ class Training:
             yield
 
     def finish(self) -> run.Run:
-        """Evaluate the kept model, write what the run leaves, and return it."""
+        """Evaluate the selected model, write the results, and return the finished run."""
         model = self.learner.model
         if self.best:
             model.load_state_dict(self.best)
@@ -137,7 +136,7 @@ class Training:
         }
         if self.place.rank == 0:
             run.write_facts(self.folder, facts)
-        self.place.wait()  # every rank may read what the first has written
+        self.place.wait()  # until rank 0 has written
         return run.Run.read(self.folder)
 
     def _end_epoch(self, epoch: Epoch, start: float) -> None:
@@ -155,14 +154,14 @@ class Training:
             self.learner.criterion.epoch_end()
         self.history.append(epoch | {"seconds": time.monotonic() - start})
         if self.recipe.select != "last" and kept(self.recipe, self.history) == len(self.history) - 1:
-            self.best = state.copied(self.learner.model.state_dict())
+            self.best = checkpoint.copied(self.learner.model.state_dict())
         if self.place.rank == 0:
             tensors = self.learner.tensors() | {f"kept.{name}": value for name, value in self.best.items()}
             checkpoint.write(self.folder / run.CHECKPOINT, tensors, self._facts())
         self.on_epoch(self.history[-1])
 
     def _validated(self) -> Epoch:
-        """Look at the validation set in eval mode, and let the criterion learn from it."""
+        """Evaluate on the validation set, and update the criterion from it."""
         feed, criterion = self.feeds["validation"], self.learner.criterion
         logits, _ = logits_of(self.learner.model, feed, self.place)
         if not bool(logits.isfinite().all()):
@@ -170,7 +169,7 @@ class Training:
         found: Epoch = {"validation_loss": validation_loss(criterion, logits, feed.labels, self.recipe.batch)}
         predictions = Predictions(logits=logits.cpu(), labels=feed.labels.cpu())
         found |= {name: measure(metric, predictions) for name, metric in SHOWN.items()}
-        own = self.place.share(len(feed))  # the criterion joins the ranks: each row is to come once
+        own = self.place.share(len(feed))  # the criterion gathers over ranks: each row must come once
         criterion.epoch_end((logits[own], feed.labels[own]))
         return found
 
@@ -184,5 +183,23 @@ class Training:
         tensors, facts = checkpoint.read(path)
         check_same(self.folder, facts, self.recipe, self.data)
         self.history = facts["history"]
-        self.best = {name: value.to(self.place.device) for name, value in state.part(tensors, "kept").items()}
+        self.best = {name: value.to(self.place.device) for name, value in checkpoint.part(tensors, "kept").items()}
         self.learner.restore(tensors)
+
+
+def kept(recipe: Recipe, history: Sequence[Epoch]) -> int:
+    """Return the index of the selected epoch in the history so far, or -1 if none qualifies yet.
+
+    It is the best epoch after ``select_after``, the earliest of ties. Epochs before that do not count, however good.
+
+    Example:
+        >>> recipe = Recipe("digits", "mlp", 3, 0.1, select="accuracy", select_after=1)
+        >>> kept(recipe, [{"accuracy": 0.9}, {"accuracy": 0.7}, {"accuracy": 0.8}])
+        2
+    """
+    if recipe.select == "last":
+        return len(history) - 1
+    sign = 1 if recipe.select == "accuracy" else -1
+    name = "accuracy" if recipe.select == "accuracy" else "validation_loss"
+    places = range(recipe.select_after, len(history))
+    return max(places, key=lambda place: (sign * history[place][name], -place), default=-1)

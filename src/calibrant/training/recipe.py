@@ -1,4 +1,4 @@
-"""Everything that decides the numbers of a run, as data."""
+"""Training recipes: every setting that determines the result of a run, read from TOML."""
 
 import math
 import tomllib
@@ -13,7 +13,7 @@ from calibrant.losses.presets import PRESETS
 from calibrant.registry import LOSSES, PENALTIES, nearest
 
 Size: TypeAlias = int | float
-# what an entry of a type may be written as, and what that becomes
+# field type -> the types accepted for it, and the conversion
 WRITTEN: dict[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     int: ((int,), int),
     float: ((int, float), float),
@@ -29,18 +29,18 @@ HOME = resources.files("calibrant.training") / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A data set, a model, an objective, and how one is fitted to the other; a TOML file has the same names.
+    """A data set, a model, an objective and the hyperparameters of training; a TOML file has the same names.
 
-    ``paper`` and ``row`` choose among the objectives of `losses.presets`: with the paper "seca-paper" the loss
-    "mdca" is that paper's, with its options, unless ``loss_options`` or a penalty are given; a loss that is no row of
-    the paper has the package's defaults. ``validation`` and ``calibration`` are numbers of rows, or shares of them,
-    taken from the training set (or the validation set from the test set, as some protocols do). With an
-    ``imbalance_factor`` IF, class c of k keeps the share IF^(-c / (k - 1)) of the rows of the largest class, rounded
-    down, of what is left to train on. ``select`` says which epoch's weights are kept: the last, or the first with the
-    best accuracy or the lowest loss on the validation set, among those after ``select_after``. ``mean`` and ``std`` of
-    the channels replace the data set's own. ``warmup`` is a share of all steps.
+    ``paper`` and ``row`` select an objective of `losses.presets`: with the paper "seca-paper" the loss "mdca" has that
+    paper's options, unless ``loss_options`` or a penalty are given; a loss that is not in the paper has the package's
+    defaults. ``validation`` and ``calibration`` are numbers or fractions of rows, held out from the training set (or
+    the validation set from the test set, as some protocols do). With an ``imbalance_factor`` IF, class c of k keeps
+    IF^(-c / (k - 1)) times the rows of the largest class, rounded down, of the remaining training set. ``select`` is
+    the epoch whose weights are kept: the last, or the first with the best accuracy or the lowest loss on the validation
+    set, among those after ``select_after``. ``mean`` and ``std`` of the channels replace the data set's own. ``warmup``
+    is a fraction of all steps.
 
-    Batches are full: the rows that are left over sit out that epoch, another few in every epoch.
+    The last incomplete batch of an epoch is dropped; the rows are reshuffled every epoch.
 
     Example:
         >>> recipe = Recipe.read("seca-cifar10-resnet32")
@@ -133,7 +133,7 @@ class Recipe:
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Recipe":
-        """Make a recipe of named entries; a wrong or missing name is answered in one sentence."""
+        """Create a recipe from named entries; an unknown or missing name is a ValueError."""
         known = {own.name for own in fields(cls)}
         for entry in entries:
             if entry not in known:
@@ -144,7 +144,7 @@ class Recipe:
         return cls(**{own.name: _typed(own, entries[own.name]) for own in fields(cls) if own.name in entries})
 
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe with some entries changed."""
+        """Return a copy with some entries changed."""
         return Recipe.of({own.name: getattr(self, own.name) for own in fields(self)} | dict(changes))
 
     def criterion(self, k: int, n: int) -> Criterion:
@@ -168,34 +168,34 @@ class Recipe:
         )
 
     def preset(self) -> str | None:
-        """Return the name of the paper's objective, if the loss is a row of its tables and no options replace it."""
+        """Return the name of the paper's preset, if it has one for this loss and no options override it."""
         if self.loss_options or self.penalty:
             return None
         places = (f"/{self.row}", f"/{self.dataset}-{self.model}", f"/{self.dataset}", "")
         return next((name for end in places if (name := f"{self.paper}/{self.loss}{end}") in PRESETS), None)
 
     def as_data(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the recipe as JSON-serialisable data."""
         return asdict(self) | {"clip": None if math.isinf(self.clip) else self.clip}
 
     @classmethod
     def from_data(cls, entries: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe that `as_data` was made of."""
+        """Inverse of `as_data`."""
         return cls.of({name: math.inf if value is None else value for name, value in entries.items()})
 
     def same(self, other: "Recipe") -> bool:
-        """Say whether both describe the same run; what they are called does not matter."""
+        """Return whether both describe the same run, whatever their name and description."""
         bare = {"name": "", "about": "", "reference": ""}
         return replace(self, **bare) == replace(other, **bare)  # type: ignore[arg-type]
 
 
 def names() -> list[str]:
-    """Return the names of the recipes that come with the package."""
+    """Return the names of the recipes that ship with the package."""
     return sorted(path.name.removesuffix(".toml") for path in HOME.iterdir() if path.name.endswith(".toml"))
 
 
 def _typed(own: "Field[Any]", value: Any) -> Any:
-    """Return an entry in its type, or refuse it; TOML and JSON have lists, and whole numbers where a number may be."""
+    """Convert an entry to the type of its field, or raise; TOML and JSON have lists for tuples and ints for floats."""
     if get_origin(own.type) is Literal:
         if value not in get_args(own.type):
             raise ValueError(f"{own.name} must be {' or '.join(get_args(own.type))}; got {value!r}.")

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how it is read again."""
+"""Finished runs: the files of a run folder, and reading them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from torch import nn
 from calibrant.io.atomic import write_arrays, write_whole
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
-from calibrant.training import checkpoint, state
+from calibrant.training import checkpoint
 from calibrant.training.models.build import make
 from calibrant.training.recipe import Recipe
 
@@ -26,11 +26,11 @@ CHECKPOINT, FACTS = "checkpoint.safetensors", "run.json"
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run: its folder, its recipe, and what was known at the end.
+    """A finished run: its folder, and the facts in its ``run.json``.
 
     The folder holds ``run.json`` (recipe, versions, device, history), ``checkpoint.safetensors``, and for each of
-    ``validation``, ``calibration`` and ``test`` an .npz with logits, labels and ``rows``, their places in the data set:
-    what `calibrant audit` reads.
+    ``validation``, ``calibration`` and ``test`` an .npz with logits, labels and ``rows``, their data set indices,
+    which `calibrant audit` reads.
     """
 
     folder: Path
@@ -52,19 +52,19 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe."""
+        """The recipe of the run."""
         return Recipe.from_data(self.facts["recipe"])
 
     @property
     def history(self) -> Curve:
-        """A row an epoch: rate, loss, and how it did on the validation set."""
+        """One row per epoch: learning rate, loss and validation metrics."""
         epochs = self.facts["history"]
         columns = {name: np.array([epoch[name] for epoch in epochs]) for name in epochs[0]}
         return Curve("history", columns, len(epochs))
 
     @property
     def learned(self) -> Curve | None:
-        """What the loss remembers of its epochs (AdaFocal: the power and error of each bin), if it does."""
+        """The history that an adaptive loss keeps of its epochs (AdaFocal: gamma and error of each bin), or None."""
         kept = self.facts.get("learned")
         if kept is None:
             return None
@@ -72,16 +72,16 @@ class Run:
 
     @cached_property
     def test(self) -> Predictions:
-        """What the kept model says about the test set."""
+        """Predictions of the selected model on the test set."""
         return self.predictions("test")
 
     @cached_property
     def validation(self) -> Predictions:
-        """What the kept model says about the validation set, which the run may have learned from."""
+        """Predictions of the selected model on the validation set, which may have been used in training."""
         return self.predictions("validation")
 
     def predictions(self, part: str) -> Predictions:
-        """Return what the kept model says about a part: "validation", "calibration" or "test"."""
+        """Return the predictions of the selected model on "validation", "calibration" or "test"."""
         path = self.folder / f"{part}.npz"
         if part not in self.facts["rows"]:
             raise ValueError(f"part must be one that the recipe has; {self.folder} has no {part} set.")
@@ -94,10 +94,10 @@ class Run:
             raise ValueError(f"{path} must be what the run wrote; it is missing or damaged. {remedy}") from None
 
     def model(self) -> nn.Module:
-        """Return the model with the kept weights, on the CPU, in eval mode."""
+        """Return the selected model, on the CPU and in eval mode."""
         tensors, _ = checkpoint.read(self.folder / CHECKPOINT)
         found = make(self.recipe.model, **self.facts["shape"])
-        found.load_state_dict(state.part(tensors, "kept") or state.part(tensors, "model"))
+        found.load_state_dict(checkpoint.part(tensors, "kept") or checkpoint.part(tensors, "model"))
         return found.eval()
 
 
@@ -108,15 +108,15 @@ def write_part(folder: Path, part: str, arrays: dict[str, torch.Tensor | None]) 
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write what is known of a run; last, for it says that the rest is there."""
+    """Write the facts of a run; last, because this file marks the run as finished."""
     write_whole(json.dumps(facts, indent=1).encode(), folder / FACTS)
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; the hold ends with the process, however that ends."""
+    """Lock a folder against other training processes; the lock ends with the process, even if it is killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    if os.name != "posix":  # elsewhere there is no such lock
+    if os.name != "posix":  # no flock elsewhere
         yield
         return
     import fcntl
@@ -126,6 +126,6 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(f"{folder} must be used by one run at a time; another is training in it.") from None
-        for rest in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+        for rest in folder.glob(".*.tmp"):  # left by a process that was killed while writing
             rest.unlink()
         yield

@@ -1,6 +1,7 @@
-"""A recipe and a data set -> the parts, the shape of the inputs, and the optimiser."""
+"""Set up a run: split the data set, and create the optimiser and the learning-rate schedule."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from calibrant.training.datasets import splits
 from calibrant.training.datasets.dataset import Dataset, Part
 from calibrant.training.recipe import Recipe
 
-SPLIT = 0  # the seed of the splits: runs of any seed learn from and are judged on the same rows
+Shape = Callable[[Recipe, float, int], float]
+
+SPLIT = 0  # the seed of the splits: runs of all seeds use the same training and test rows
 
 
 def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Tensor]]:
-    """Return the parts that a run uses, and the places of their rows in the training or test set they come from.
+    """Return the parts of the data set that a run uses, and their row indices in the training or test set.
 
-    Held-out rows are taken before the rest is made imbalanced, so that they keep every class as it was.
+    Held-out rows are split off before the rest is made imbalanced, so that they keep the original class balance.
     """
     if data.name != recipe.dataset:
         raise ValueError(f"data must be the recipe's data set, {recipe.dataset!r}; got {data.name!r}.")
@@ -44,7 +47,7 @@ def parted(recipe: Recipe, data: Dataset) -> tuple[dict[str, Part], dict[str, Te
 
 
 def check_same(folder: Path, facts: Mapping[str, Any], recipe: Recipe, data: str | None) -> None:
-    """Refuse to go on in a folder with another recipe, or other data."""
+    """Raise if a folder holds a run of another recipe or other data."""
     other = "recipe" if not Recipe.from_data(facts["recipe"]).same(recipe) else ""
     if data is not None and facts.get("data") != data:
         other = other or "data set"
@@ -53,7 +56,7 @@ def check_same(folder: Path, facts: Mapping[str, Any], recipe: Recipe, data: str
 
 
 def shape_of(data: Dataset) -> dict[str, int]:
-    """Return what a model must know of the inputs: channels and side, or vocabulary and length."""
+    """Return the input sizes that a model needs: channels and side, or vocabulary and length."""
     some = data.train.inputs[torch.arange(1)]
     if some.ndim == 4:
         return {"channels": some.shape[1], "side": some.shape[2]}
@@ -61,7 +64,7 @@ def shape_of(data: Dataset) -> dict[str, int]:
 
 
 def optimiser_of(recipe: Recipe, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Return the optimiser, its rate a tensor on the device, so that a captured step reads what is in it then."""
+    """Return the optimiser, its learning rate a tensor on the device, so that a CUDA graph reads its current value."""
     rate = torch.tensor(recipe.lr, device=device)
     if recipe.optimiser == "sgd":
         return torch.optim.SGD(
@@ -78,5 +81,47 @@ def optimiser_of(recipe: Recipe, model: nn.Module, device: torch.device) -> torc
 
 
 def device_name(device: torch.device) -> str:
-    """Say what a device is."""
+    """Return the name of the GPU, or cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def constant(recipe: Recipe, done: float, epoch: int) -> float:
+    """Return 1 throughout."""
+    return 1.0
+
+
+def multistep(recipe: Recipe, done: float, epoch: int) -> float:
+    """Multiply by ``factor`` at each of the ``milestones``, in epochs."""
+    return recipe.factor ** sum(epoch >= milestone for milestone in recipe.milestones)
+
+
+def cosine(recipe: Recipe, done: float, epoch: int) -> float:
+    """Cosine annealing, from 1 after the warm-up to 0 after the last step."""
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def linear(recipe: Recipe, done: float, epoch: int) -> float:
+    """Linear decay, from 1 after the warm-up to 0 after the last step."""
+    return 1 - done
+
+
+SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (constant, multistep, cosine, linear)}
+
+
+def rates(recipe: Recipe, epoch: int, steps: int) -> list[float]:
+    """Return the learning rate of each step of an epoch; epochs and steps count from 0.
+
+    The warm-up is linear.
+
+    Example:
+        >>> recipe = Recipe("digits", "mlp", 2, 0.1, schedule="linear", warmup=0.5)
+        >>> [round(rate, 3) for rate in rates(recipe, 0, 2) + rates(recipe, 1, 2)]
+        [0.05, 0.1, 0.1, 0.05]
+    """
+    every = recipe.epochs * steps
+    warm = round(recipe.warmup * every)
+    shape = SHAPES[recipe.schedule]
+    return [
+        recipe.lr * ((step + 1) / warm if step < warm else shape(recipe, (step - warm) / (every - warm), epoch))
+        for step in range(epoch * steps, (epoch + 1) * steps)
+    ]

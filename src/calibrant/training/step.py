@@ -1,4 +1,4 @@
-"""One optimisation step after another, nothing of it on the host: eager, or replayed as one CUDA graph."""
+"""The optimisation step, without host synchronisation: eager, compiled, or replayed as a CUDA graph."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.losses.criterion import Criterion
-from calibrant.training import state
+from calibrant.training import checkpoint
 from calibrant.training.device import Placement
 from calibrant.training.feed import Feed
 
 OPTIONS: dict[str, Any] = {"combo_kernels": True}
-RECOMPILED = 64  # kinds of model and objective that one process may compile; torch gives up after 8
-WARM = 3  # steps before a capture: libraries choose their kernels, the optimiser makes its state
+RECOMPILED = 64  # recompilations allowed for different models and objectives; the default of torch is 8
+WARM = 3  # warm-up steps before a capture: kernels are tuned, the optimiser creates its state
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """What learns: the model (bare, and as it takes part in training), the criterion and the optimiser."""
+    """The model (bare, and wrapped for distributed training), the criterion and the optimiser."""
 
     model: nn.Module
     taking_part: nn.Module
@@ -31,17 +31,17 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that the next step depends on."""
-        return state.gathered(self.model, self.optimiser, self.criterion)
+        return checkpoint.gathered(self.model, self.optimiser, self.criterion)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go back to earlier tensors."""
-        state.restored(tensors, self.model, self.optimiser, self.criterion)
+        """Restore tensors returned by `tensors`."""
+        checkpoint.restored(tensors, self.model, self.optimiser, self.criterion)
 
 
 class Step:
-    """Steps through an epoch. Rows, moves, rates and the place in them lie on the device, so a step takes no arguments.
+    """The steps of an epoch. Row order, augmentation, learning rates and the step counter are tensors on the device.
 
-    Losses are summed on the device too, and read once, at the end of an epoch.
+    So a step takes no arguments and can be captured. Losses are summed on the device and read once per epoch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Step:
         self.batch, self.steps = batch, len(feed) // batch
         self.own = torch.arange(batch, device=place.device)[place.share(batch)]
         self.at = torch.zeros(1, dtype=torch.int64, device=place.device)
-        self.totals = torch.zeros(2, dtype=torch.float64, device=place.device)  # loss, right answers
+        self.totals = torch.zeros(2, dtype=torch.float64, device=place.device)  # loss, correct predictions
         length = self.steps * batch
         self.rows = torch.zeros(length, dtype=torch.int64, device=place.device)
         self.moves = torch.zeros(length, 3, dtype=torch.int64, device=place.device)
@@ -62,7 +62,7 @@ class Step:
         self.capture = graph
 
     def begin(self, rows: Tensor, moves: Tensor | None, rates: list[float]) -> None:
-        """Lay out an epoch."""
+        """Load the order, augmentation and learning rates of an epoch."""
         self.learner.model.train()
         self.rows.copy_(rows)
         self.rates.copy_(torch.tensor(rates))
@@ -75,7 +75,7 @@ class Step:
             self.replay = self._captured()
 
     def __call__(self) -> None:
-        """Take the next step; on a GPU this returns before it is taken."""
+        """Run the next step, asynchronously on a GPU."""
         if self.replay is None:
             with compiling() if self.compiled else nullcontext():
                 self._body()
@@ -87,14 +87,14 @@ class Step:
         run, judge = compiled_step() if self.compiled else (forward, objective)
         places = self.at * self.batch + self.own
         for group in learner.optimiser.param_groups:
-            group["lr"].copy_(self.rates[self.at][0])  # an index of no dimension would be read by the host
+            group["lr"].copy_(self.rates[self.at][0])  # a 0-dimensional index would synchronise with the host
         with self.placement.autocast():
             moves = self.moves if self.moving else None
             logits, labels, rows = run(learner.taking_part, self.feed, self.rows, moves, places)
         value, right = judge(learner.criterion, logits, labels, rows)
         learner.optimiser.zero_grad(set_to_none=True)
         summed = learner.criterion.reduction == "sum"
-        # ranks average their gradients, which of a sum over the batch leaves a part
+        # gradients are averaged over ranks, which for a sum over the batch divides by their number
         self.placement.backward(value * self.placement.world if summed else value)
         if learner.clip != float("inf"):
             self.placement.clip(learner.taking_part, learner.optimiser, learner.clip)
@@ -105,8 +105,8 @@ class Step:
             self.at += 1
 
     def _captured(self) -> torch.cuda.CUDAGraph:
-        """Record a step, and undo the steps that it takes to do so."""
-        before = state.copied(self.learner.tensors())
+        """Capture a step as a CUDA graph, and undo its warm-up steps."""
+        before = checkpoint.copied(self.learner.tensors())
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -126,28 +126,28 @@ class Step:
 def forward(
     model: nn.Module, feed: Feed, every: Tensor, moves: Tensor | None, places: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits of the rows at some places of the epoch's order, their labels, and the rows themselves."""
+    """Return logits, labels and row indices of the given positions in the epoch's order."""
     rows = every[places]
     logits: Tensor = model(feed.ready(feed.fetch(rows), None if moves is None else moves[places]))
     return logits.float(), feed.labels[rows], rows
 
 
 def objective(criterion: Criterion, logits: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number to differentiate, and how many answers are right."""
+    """Return the objective and the number of correct predictions."""
     return criterion(logits, labels, rows), (logits.detach().argmax(1) == labels).sum().double()
 
 
 def compiling() -> AbstractContextManager[Any]:
-    """Let torch compile for more kinds of model and objective than it does otherwise."""
-    import torch._dynamo.config  # takes a second, so not before it is needed
+    """Raise torch's recompilation limit."""
+    import torch._dynamo.config  # takes a second to import
 
     return torch._dynamo.config.patch(recompile_limit=RECOMPILED)
 
 
 @cache
 def compiled_step() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return both, compiled once for all runs of a process: a model is an argument, and so its weights are too.
+    """Return `forward` and `objective`, compiled once per process: the model is an argument, and so are its weights.
 
-    Kernels that do not depend on each other, such as the casts of the weights, are launched as one.
+    Independent kernels, such as the casts of the weights, are combined into one launch.
     """
     return tuple(torch.compile(part, dynamic=False, options=OPTIONS) for part in (forward, objective))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Recipes -> runs, one after the other or several at once on one GPU."""
+"""Train one or several recipes, in sequence or concurrently on one GPU."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -28,14 +28,14 @@ def train(
     features: bool = False,
     on_epoch: OnEpoch | None = None,
 ) -> run.Run:
-    """Train by a recipe, or its name, and leave everything in a folder; go on where an earlier process stopped.
+    """Train by a recipe, or its name, and save everything in a folder; an interrupted run is resumed.
 
     ``data`` is a data set, or the folder with its files (or $CALIBRANT_DATA). On one GPU a whole step is replayed as a
-    CUDA graph, and compiled if the run is long; ``graph`` and ``compiled`` decide otherwise. Under torchrun the ranks
-    share each batch; ``device`` may be another `Placement`, such as that of Lightning Fabric. ``features`` also keeps
-    what the head sees. ``on_epoch`` is told each epoch's numbers.
+    CUDA graph, and compiled if the run is long; ``graph`` and ``compiled`` override this. Under torchrun the ranks
+    share each batch; ``device`` may be another `Placement`, such as that of Lightning Fabric. ``features`` also saves
+    the features that the head reads. ``on_epoch`` is called with the metrics of each epoch.
 
-    A finished folder is read, not trained again. The random state of torch is left as found.
+    A finished run is read, not trained again. The global random state of torch is restored.
 
     Example:
         >>> import tempfile
@@ -70,10 +70,10 @@ def together(
 ) -> list[run.Run]:
     """Train several recipes, each in its folder, and return the runs in that order.
 
-    On a GPU they take turns on streams of their own, which fills it where one small network cannot (more than eight at
-    once need the environment's CUDA_DEVICE_MAX_CONNECTIONS=32); elsewhere they come one after the other. Each ends
-    with the numbers that it would have alone, but for the rounding of a GPU, and but for dropout, which on a GPU draws
-    from one source for all. A run that diverges is said at the end, when the others are done.
+    On a GPU they are interleaved on separate streams, to use it fully where one small network cannot (more than eight
+    runs need CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment); elsewhere they run in sequence. Each gives the same
+    result as on its own, except for rounding on a GPU, and for dropout, which on a GPU has one random state for all
+    runs. A run that diverges is reported at the end, when the others are done.
     """
     places = {Path(folder).resolve() for folder in recipes}
     if len(places) < len(recipes):
@@ -91,7 +91,7 @@ def together(
                 done[folder] = found
                 continue
             source = sources.of(recipe)
-            recipe.criterion(source.k, len(source.train))  # a wrong objective is said before any run begins
+            recipe.criterion(source.k, len(source.train))  # a wrong objective is an error before any run begins
             begin = partial(
                 Training,
                 recipe,
@@ -121,7 +121,7 @@ def together(
 
 
 class _Lane:
-    """One run among others: its place on the disk, and on a GPU a stream of its own."""
+    """One of several interleaved runs: its folder, and on a GPU its own stream."""
 
     def __init__(self, folder: Path, begin: Callable[[], Training], place: Placement) -> None:
         self.folder, self.begin, self.place = folder, begin, place
@@ -131,14 +131,14 @@ class _Lane:
         self.over = False
 
     def advance(self) -> None:
-        """Go on to the next point where another run may have its turn."""
-        self.over = True  # if this turn fails
+        """Run to the next point where another run can continue."""
+        self.over = True  # in case this raises
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             self.over = next(self.turns, self) is self
 
     def _turns(self) -> Iterator[None]:
         training = self.begin()
-        # now that nothing speaks against the run; the first rank writes for all
+        # lock only after the arguments are checked; rank 0 writes for all
         with run.held(self.folder) if self.place.rank == 0 else nullcontext():
             yield from training.steps()
             self.finished = training.finish()
@@ -161,7 +161,7 @@ class _Sources:
 
 
 def _finished(folder: Path, recipe: Recipe, data: Dataset | str | Path | None, *, features: bool) -> run.Run | None:
-    """Return the run that is there already; one without the features that are asked for now is not."""
+    """Return the finished run in a folder, unless it lacks the features asked for now."""
     if not (folder / run.FACTS).is_file():
         return None
     found = run.Run.read(folder)
@@ -176,7 +176,7 @@ def _worth(recipe: Recipe, data: Dataset, place: Placement) -> bool:
 
 @contextmanager
 def left_as_found() -> Iterator[None]:
-    """Let torch choose its fastest convolutions, and put its settings and random state back at the end."""
+    """Enable cuDNN autotuning, and restore its setting and the random state at the end."""
     chosen = torch.backends.cudnn.benchmark
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.backends.cudnn.benchmark = True

@@ -7,7 +7,7 @@ from scipy.special import betainc, betaincinv
 
 from calibrant.predictions.types import Array, Vector
 
-MOST = 1e12  # rows beyond which a number of rows is no advice
+MOST = 1e12  # more rows than that is no useful advice
 
 
 def p_value(errors: Array, rows: Array, rate: float) -> Vector:

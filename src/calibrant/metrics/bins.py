@@ -1,4 +1,4 @@
-"""How confidences fall into bins: the one place where edges, ties and other packages' habits are written down."""
+"""Binning of confidences: edges, ties, and the conventions of other packages."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from calibrant.predictions.types import Vector
 Scheme = Literal["width", "mass"]
 Convention = Literal["calibrant", "guo2017", "torchmetrics", "netcal", "torrvision", "au"]
 Index = NDArray[np.intp]
-EDGE = 1e-5  # a value so little above an edge (in bins) is on it: float32 does not hold 0.1
+EDGE = 1e-5  # in units of a bin: a value so little above an edge is on it, for float32 does not hold 0.1
 
 
 def assign(

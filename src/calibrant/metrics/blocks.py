@@ -1,4 +1,4 @@
-"""Rows ranked by confidence, tied rows as one block: what every ranking metric and curve is a function of."""
+"""Rows sorted by confidence with ties grouped into blocks, from which ranking metrics and curves are computed."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""Tests of calibration without bins: sums of confidence - correctness along the sorted confidences.
+"""Tests of calibration without bins: cumulative sums of confidence - correctness along the sorted confidences.
 
 Under perfect calibration the running sum is a random walk whose variance is known, which gives a p-value without
-drawing anything. Tied rows count as one step, so their order cannot matter.
+resampling. Tied rows count as one step, so their order cannot matter.
 """
 
 import math
@@ -104,7 +104,7 @@ def kuiper_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights 
 
 
 def _standardised(sum_: float, variance: float) -> float:
-    """Divide by the standard deviation; without any variance a miss is infinitely unlikely and no miss is certain."""
+    """Divide by the standard deviation; with no variance the answer is 0 for a zero sum and infinite otherwise."""
     if variance <= 0:
         return 0.0 if abs(sum_) < 1e-9 else math.inf
     return sum_ / math.sqrt(variance)

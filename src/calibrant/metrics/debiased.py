@@ -1,4 +1,4 @@
-"""Binned calibration errors whose upward bias is taken out, and the binning that chooses itself."""
+"""Binned calibration errors with less bias: debiased ECE, and ECE with a data-driven number of bins."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Two scores of the same rows: their AUROCs of right against wrong, and the standard error of the difference."""
+"""DeLong's comparison of two AUROCs on the same rows."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Over- or under-confident, and by how much: signed numbers, because a magnitude does not say what to do."""
+"""Direction of miscalibration: signed measures of over- and under-confidence."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the probabilities of a class look like together: SECA's views of training, a batch or a set at a time."""
+"""Statistics of the probabilities within classes, by which SECA's authors follow training."""
 
 import math
 

@@ -1,14 +1,14 @@
-r"""How sure are we of a metric? Interval, noise floor, p-value, and the paired difference of two models.
+r"""Uncertainty of a metric: bootstrap interval, noise floor, p-value, and the paired difference of two models.
 
-**Interval.** Rows are drawn again with replacement; with :math:`\hat\theta` the value and :math:`s^*` the standard
-deviation of the redrawn values, the interval of level :math:`1 - \alpha` is
+**Interval.** Rows are resampled with replacement (the bootstrap); with :math:`\hat\theta` the value and :math:`s^*` the
+standard deviation of the bootstrap values, the interval of level :math:`1 - \alpha` is
 
 .. math:: \hat\theta \pm z_{1-\alpha/2}\, s^*
 
-cut to the metric's range. Only the spread of the redrawn values is used: their level is not that of the metric,
-because redrawing inflates a calibration error a second time. Two kinds are treated apart. A proportion (accuracy) has
+clipped to the metric's range. Only the spread of the bootstrap values is used: their mean is not that of the metric,
+because resampling inflates a calibration error a second time. Two kinds are treated apart. A proportion (accuracy) has
 the exact interval of Clopper and Pearson. The errors without bins (SmoothECE, smCE, KS, Kuiper) are skewed, so theirs
-is widened to hold the quantiles of the redrawn values too, which is cautious near calibration.
+is widened to hold the quantiles of the bootstrap values too, which is conservative near calibration.
 
 What the interval covers is the mean of the metric over samples of *this size*: for an unbiased metric the true value,
 for a binned error the true value plus the bias the floor shows. For a perfectly calibrated model it is a little wider
@@ -18,8 +18,9 @@ than it need be.
 construction: the mean of the metric over such labels is what noise alone shows at this n with these confidences. The
 p-value counts the draws at least as bad as the value, :math:`(1 + \#)/(1 + \text{draws})`, which is exact for any n.
 
-**Comparison.** The interval of the difference redraws rows for both models at once. Its p-value swaps the two models in
-each row at random: if they were interchangeable, the difference would be as large in that share of the swaps.
+**Comparison.** The interval of the difference resamples rows for both models at once. Its p-value is that of a
+permutation test, which swaps the two models in each row at random: if they were interchangeable, the difference would
+be as large in that share of the swaps.
 
 Rows are the unit: a row of weight 2 is drawn, relabelled or swapped as a whole. Seeds are explicit and no global
 generator is touched.
@@ -27,16 +28,25 @@ generator is touched.
 Reference: Bröcker & Smith, Weather and Forecasting 2007 (consistency resampling); Davison & Hinkley, 1997 (bootstrap).
 """
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import ndtri
+from torch import Tensor
 
 from calibrant.metrics.binomial import clopper_pearson
-from calibrant.metrics.bootstrap import Metric, Options, null_values, on_rows, redrawn, registered, swapped
+from calibrant.metrics.proper import mean
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import Array, Vector, repetitions
+from calibrant.predictions.types import Array, Vector, float64, repetitions
+from calibrant.registry import METRICS, Entry
+
+Metric = str | Callable[..., float]
+Options = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ def measure(metric: Metric, predictions: Predictions, *, options: Options = None
         >>> measure("accuracy", Predictions(confidence=[0.9, 0.8], correct=[True, False]))
         0.5
     """
-    return on_rows(metric, predictions, options)(None)
+    return _on_rows(metric, predictions, options)(None)
 
 
 def interval(
@@ -89,7 +99,7 @@ def interval(
     resamples: int = 400,
     seed: int = 0,
 ) -> Interval:
-    """Return the value and its bootstrap interval; undefined (NaN) bounds where most redrawn values are undefined.
+    """Return the value and its bootstrap interval; NaN bounds where most bootstrap values are undefined.
 
     Example:
         >>> found = interval("accuracy", Predictions(confidence=[0.5] * 100, correct=[True, False] * 50))
@@ -97,15 +107,15 @@ def interval(
         True
     """
     _check(level, resamples, seed)
-    of_rows = on_rows(metric, predictions, options)
+    of_rows = _on_rows(metric, predictions, options)
     value = of_rows(None)
     counted = _successes(metric, predictions)
     if counted is not None:
         low, high = (float(b[0]) for b in clopper_pearson(np.array([counted]), np.array([len(predictions)]), level))
         return Interval(value, low, high, level)
-    again = redrawn(of_rows, predictions, resamples, seed)
+    again = _bootstrap(of_rows, predictions, resamples, seed)
     low, high = _bounds(value, again, level)
-    if registered(metric).facts.get("skewed"):
+    if _registered(metric).facts.get("skewed"):
         lower, upper = np.quantile(again, [(1 - level) / 2, (1 + level) / 2])
         low, high = min(low, float(lower)), max(high, float(upper))
     least, most = _range(metric, options)
@@ -124,9 +134,9 @@ def floor(
         >>> floor("top_label_ece", p).p < 0.01
         True
     """
-    entry = registered(metric)
+    entry = _registered(metric)
     value = measure(metric, predictions, options=options)
-    null = null_values(entry, predictions, options, draws, seed)
+    null = _null_values(entry, predictions, options, draws, seed)
     null = null[~np.isnan(null)]
     if np.isnan(value) or len(null) == 0:
         return Floor(value, float("nan"), float("nan"), float("nan"))
@@ -158,28 +168,28 @@ def compare(
     """
     _check(level, resamples, seed)
     _same_rows(first, second)
-    one, two = on_rows(metric, first, options), on_rows(metric, second, options)
+    one, two = _on_rows(metric, first, options), _on_rows(metric, second, options)
 
     def difference(rows: Array | None) -> float:
         return one(rows) - two(rows)
 
     value = difference(None)
-    low, high = _bounds(value, redrawn(difference, first, resamples, seed), level)
-    exchanged = swapped(metric, first, second, options, resamples, seed)
+    low, high = _bounds(value, _bootstrap(difference, first, resamples, seed), level)
+    exchanged = _swapped(metric, first, second, options, resamples, seed)
     extreme = np.sum(np.abs(exchanged[~np.isnan(exchanged)]) >= abs(value) - 1e-12)
     return Comparison(value, low, high, level, float((1 + extreme) / (1 + len(exchanged))))
 
 
 def _successes(metric: Metric, predictions: Predictions) -> int | None:
     """Count the rows that a proportion counts (accuracy, top-5); None for any other metric, or with weights."""
-    fact = registered(metric).facts.get("mean_of")
+    fact = _registered(metric).facts.get("mean_of")
     if predictions.weights is not None or fact not in ("correct", "in_top5"):
         return None
     return int(getattr(predictions, fact).sum())
 
 
 def _range(metric: Metric, options: Options) -> tuple[float, float]:
-    facts = registered(metric).facts
+    facts = _registered(metric).facts
     special = facts.get("ranges", {}).get((options or {}).get("norm"))
     return special or facts.get("range", (-np.inf, np.inf))
 
@@ -210,3 +220,102 @@ def _bounds(value: float, again: Vector, level: float) -> tuple[float, float]:
         return float("nan"), float("nan")
     half = float(ndtri((1 + level) / 2) * known.std(ddof=1))
     return value - half, value + half
+
+
+def _registered(metric: Metric) -> Entry:
+    """Return the registry entry of a metric by name, or a new one for a plain function."""
+    return METRICS.entry(metric) if isinstance(metric, str) else Entry("metric", metric.__name__, metric, {})
+
+
+def _on_rows(metric: Metric, predictions: Predictions, options: Options) -> Callable[[Array | None], float]:
+    """Return the metric as a function of row indices (None: all rows as they are)."""
+    method, names = _function(metric, options)
+    missing = [name for name in names if not hasattr(Predictions, name)]
+    if missing:
+        raise ValueError(f"metric must read views of Predictions; {missing[0]} is none. Call the function directly.")
+    weights = predictions.weights
+    views = [getattr(predictions, name) for name in names]
+    weighted = "weights" in inspect.signature(method).parameters
+    if weighted and any(view.ndim == 2 for view in views):  # count repetitions instead of copying rows of k values
+        return lambda i: method(*views, **_weights(_counted(i, weights, len(predictions))))
+
+    def of_rows(i: Array | None) -> float:
+        if i is None:
+            return method(*views, **_weights(weights))
+        return method(*(_rows(v, i) for v in views), **_weights(None if weights is None else _rows(weights, i)))
+
+    return of_rows
+
+
+def _function(metric: Metric, options: Options) -> tuple[Callable[..., float], tuple[str, ...]]:
+    """Return the metric with its options filled in, and the views it reads; a mean of a fact reads just that fact."""
+    entry = _registered(metric)
+    if "mean_of" in entry.facts and not options:
+        return mean, (entry.facts["mean_of"],)
+    return partial(entry.method, **(options or {})), entry.views
+
+
+def _rows(view: Tensor, i: Array) -> Tensor:
+    """Select rows by numpy: on short vectors the overhead of torch's threads dominates."""
+    return torch.from_numpy(view.cpu().numpy()[i])
+
+
+def _weights(weights: Tensor | None) -> dict[str, Tensor]:
+    return {} if weights is None else {"weights": weights}
+
+
+def _counted(rows: Array | None, weights: Tensor | None, n: int) -> Tensor | None:
+    if rows is None:
+        return weights
+    counts = torch.from_numpy(np.bincount(rows, minlength=n)).double()
+    return counts if weights is None else counts * weights
+
+
+def _bootstrap(of_rows: Callable[[Array | None], float], predictions: Predictions, resamples: int, seed: int) -> Vector:
+    """Return the metric on bootstrap samples of the rows; rows of weight zero are never drawn."""
+    rng = np.random.default_rng(seed)
+    w = predictions.weights
+    rows = np.arange(len(predictions)) if w is None else np.flatnonzero(float64(w))
+    return np.array([of_rows(rng.choice(rows, len(rows))) for _ in range(resamples)])
+
+
+def _swapped(
+    metric: Metric, first: Predictions, second: Predictions, options: Options, draws: int, seed: int
+) -> Vector:
+    """Return the difference first - second when the two models are exchanged in each row at random."""
+    rng = np.random.default_rng(seed)
+    method, names = _function(metric, options)
+    pairs = [(getattr(first, name).cpu(), getattr(second, name).cpu()) for name in names]
+    extra = _weights(first.weights)
+
+    def exchanged(swap: Tensor) -> float:
+        return method(*(torch.where(swap if a.ndim == 1 else swap[:, None], b, a) for a, b in pairs), **extra)
+
+    swaps = (torch.from_numpy(rng.random(len(first)) < 0.5) for _ in range(draws))
+    return np.array([exchanged(swap) - exchanged(~swap) for swap in swaps])
+
+
+def _null_values(entry: Entry, predictions: Predictions, options: Options, draws: int, seed: int) -> Vector:
+    """Return the metric on labels drawn from the model's own probabilities, draw by draw."""
+    rng = np.random.default_rng(seed)
+    names = set(entry.views)
+    draw = _drawn_correctness if names <= {"confidence", "correct"} else _drawn_labels
+    fixed = {name: getattr(predictions, name) for name in names - {"correct", "labels"}}
+    extra = {**(options or {}), **_weights(predictions.weights)}
+    drawn = (fixed | views for views in draw(predictions, draws, rng))
+    return np.array([entry.method(*(views[name] for name in entry.views), **extra) for views in drawn])
+
+
+def _drawn_correctness(predictions: Predictions, draws: int, rng: np.random.Generator) -> Iterator[dict[str, Tensor]]:
+    sure = predictions.confidence.numpy()
+    for _ in range(draws):
+        yield {"correct": torch.from_numpy(rng.random(len(sure)) < sure)}
+
+
+def _drawn_labels(predictions: Predictions, draws: int, rng: np.random.Generator) -> Iterator[dict[str, Tensor]]:
+    steps = predictions.probs.double().cpu().cumsum(1)
+    steps /= steps[:, -1:].clone()
+    for _ in range(draws):
+        spots = torch.searchsorted(steps, torch.from_numpy(rng.random((len(steps), 1))), right=True)
+        labels = spots.squeeze(1).clamp(max=steps.shape[1] - 1)
+        yield {"labels": labels, "correct": labels == predictions.predicted}

@@ -1,4 +1,4 @@
-"""Does confidence tell right from wrong? Positive = the prediction is correct, score = confidence.
+"""Ranking metrics: how well confidence separates correct rows (positive) from wrong ones.
 
 Where all rows are right, or all wrong, ranking is undefined and the answer is NaN.
 """

@@ -1,4 +1,4 @@
-"""Selective prediction: what happens to the error as the least confident rows are set aside. Ties are averaged."""
+"""Selective prediction: the error as the least confident rows are rejected; ties are averaged."""
 
 from typing import Literal
 

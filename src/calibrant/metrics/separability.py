@@ -1,4 +1,4 @@
-"""How far apart the confidences of right and wrong rows lie, as two Gaussians.
+"""Separability of the confidences of right and wrong rows: distances between two Gaussian fits.
 
 NaN where either has fewer than two rows.
 """

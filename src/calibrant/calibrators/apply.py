@@ -1,4 +1,4 @@
-"""The work of ``calibrant calibrate``: fit on one file, calibrate another, and say what changed there."""
+"""Fit a calibrator on one file, apply it to another and report what changed: the work of ``calibrant calibrate``."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Applied:
 
 
 def steps(predictions: Predictions, method: str) -> int:
-    """Return how many fits there will be at most."""
+    """Return the largest number of fits, for a progress bar."""
     n, k = predictions.logits.shape
     names, _ = plan(n, k, None if method == "auto" else [method])
     return FOLDS * (len(names) - 1) + 1
@@ -51,7 +51,7 @@ def check_pair(fitted: Predictions, rows: Predictions, method: str) -> None:
 def choose(
     predictions: Predictions, method: str, *, by_group: bool, seed: int, on_step: Callable[[str], None]
 ) -> Choice:
-    """Fit the named method, or choose one; either way with its cross-fitted comparison."""
+    """Fit the named method, or choose one by ``"auto"``; both come with a cross-fitted comparison."""
     groups = predictions.groups if by_group else None
     if by_group and groups is None:
         raise ValueError("groups are needed for --by-group; the file has none.")
@@ -74,7 +74,7 @@ def _features(predictions: Predictions, method: str) -> Features | None:
 
 
 def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, *, by_group: bool, seed: int) -> Applied:
-    """Calibrate rows; say what changed, and whether they are the rows the calibrator was fitted on."""
+    """Calibrate rows and compare before with after; warn if they are the rows the calibrator was fitted on."""
     groups = rows.groups if by_group else None
     after = choice.calibrator.calibrate(rows)
     notes: tuple[str, ...] = ()

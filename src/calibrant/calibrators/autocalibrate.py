@@ -1,4 +1,4 @@
-"""Which calibrator: a cross-fitted comparison, a rule that prefers the simple, and the evidence for the choice."""
+"""Choice of a calibrator by cross-fitted log loss and the one-standard-error rule."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TWO, MORE = range(2, 3), range(3, 1_000_000)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method tried by default, for so many classes, from so many rows, in all and for each class."""
+    """A method tried by default: for which numbers of classes, and from how many rows, in total and per class."""
 
     name: str
     classes: range = ANY
@@ -49,7 +49,7 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A calibrator fitted on all rows, and why this one. ``print`` it for the table; ``records`` are its numbers."""
+    """A calibrator fitted on all rows and the reason for it; ``print`` shows the comparison, ``records`` hold it."""
 
     calibrator: Calibrator
     name: str
@@ -65,7 +65,7 @@ class Choice:
 
 
 def plan(n: int, k: int, methods: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
-    """Return the methods to compare, identity first, and the words on those left out for want of rows."""
+    """Return the methods to compare, identity first, and notes on those left out because rows are too few."""
     if isinstance(methods, str):
         raise TypeError(f"methods must be a list of names; got {methods!r}.")
     if methods is not None:
@@ -189,7 +189,7 @@ def _choice(calibrator: Calibrator, reason: str, trials: list[Trial], prediction
 def _settled(
     trials: list[Trial], predictions: Predictions, seed: int, told: Callable[[str], None]
 ) -> tuple[list[Trial], Calibrator]:
-    """Fit the chosen method on all rows; should that fail, it has failed, and the choice is among the others."""
+    """Fit the chosen method on all rows; if that raises, mark it as failed and choose among the others."""
     name = simplest(trials, predictions.groups).name
     told(name)
     try:

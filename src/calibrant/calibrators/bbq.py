@@ -1,4 +1,4 @@
-"""An average over histograms."""
+"""Bayesian binning into quantiles (BBQ)."""
 
 from collections.abc import Sequence
 from typing import Any

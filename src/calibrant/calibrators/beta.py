@@ -1,4 +1,4 @@
-"""A curve on the log odds that bends differently at 0 and at 1."""
+"""Beta calibration."""
 
 from typing import Any
 

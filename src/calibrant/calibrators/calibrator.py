@@ -91,9 +91,9 @@ class Calibrator(nn.Module, ABC):
         converged: bool = True,
         notes: tuple[str, ...] = (),
     ) -> Fitted:
-        """Build the calibrator; if its objective did not fall on the rows, one that does nothing and says so.
+        """Build the calibrator; if its objective did not improve on the rows, it is the identity, with a note.
 
-        ``log_loss`` is that after the fit, where the fit knows it; otherwise the rows are calibrated once to see.
+        ``log_loss`` is that after the fit, where the fit knows it; otherwise the rows are calibrated once for it.
         """
         before = float(rows.predictions.nll.mean())
         prints: tuple[str, ...] = (rows.predictions.fingerprint,)
@@ -149,7 +149,7 @@ class Calibrator(nn.Module, ABC):
         return out if logits.shape == out.shape else (out[:, 1] - out[:, 0]).reshape(logits.shape)
 
     def calibrate(self, predictions: Predictions) -> Predictions:
-        """Return the predictions calibrated: same labels, classes, groups and weights, and who was fitted on what."""
+        """Return calibrated predictions: same labels, classes, groups and weights, marked with the rows fitted on."""
         features: Features | None = predictions.features if self.needs_features else None
         with torch.no_grad():
             logits = self(predictions.logits, features)
@@ -170,7 +170,7 @@ class Calibrator(nn.Module, ABC):
         return f"{count(self.n_parameters)} numbers"
 
     def probe(self, n: int) -> tuple[Tensor, ...]:
-        """Return n random rows that it can be called with, always the same: small logits first, then large."""
+        """Return n reproducible random rows to call it with: small logits first, then large."""
         source = torch.Generator().manual_seed(0)
         logits = torch.randn(n, self.fitted.k, generator=source) * torch.logspace(-1, 2, n)[:, None]
         if not self.needs_features:
@@ -178,7 +178,7 @@ class Calibrator(nn.Module, ABC):
         return logits, torch.randn(n, getattr(self, self.feature_tensor).shape[-1], generator=source)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a .safetensors file, all of it or nothing; `calibrant.load` reads it. No pickle is involved.
+        """Write it atomically to a .safetensors file, without pickle; `calibrant.load` reads it.
 
         Example:
             >>> import calibrant, tempfile
@@ -193,7 +193,7 @@ class Calibrator(nn.Module, ABC):
 
     @classmethod
     def rebuilt(cls: "type[Fitted]", contents: Contents) -> Fitted:
-        """Build a saved calibrator and try it: what does not fit the method fails now, and not in production."""
+        """Build a saved calibrator and call it once, so that a file that does not match the method fails on loading."""
         made = cls(contents.state, contents.settings, contents.fit)
         if made.fitted.k <= PROBED:
             with torch.no_grad():

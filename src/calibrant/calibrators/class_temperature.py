@@ -1,4 +1,4 @@
-"""One temperature a class."""
+"""Class-based temperature scaling (CTS)."""
 
 from collections.abc import Callable
 from typing import Any, Literal

@@ -27,9 +27,9 @@ ONE_ERROR = 0.6827  # the level of an interval of one standard error either side
 
 @dataclass(frozen=True)
 class Trial:
-    """What one method made of the rows: log loss and Brier score a row, confidence and correctness, and its cost.
+    """Cross-fitted result of one method: log loss and Brier score a row, confidence and correctness, and its cost.
 
-    ``failure`` says why there is none of this. ``parameters`` is the most of any of its fits, ``seconds`` their mean.
+    ``failure`` is the reason where a fit raised. ``parameters`` is the most of any of its fits, ``seconds`` their mean.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Trial:
 
     @classmethod
     def of(cls, name: str, predictions: Predictions, settings: Mapping[str, Any]) -> "Trial":
-        """Keep of calibrated predictions what a comparison needs: O(n), whatever k."""
+        """Keep what a comparison needs of calibrated predictions: O(n) numbers."""
         top = Predictions(confidence=predictions.confidence, correct=predictions.correct)
         return cls(name, settings, float64(predictions.nll), float64(predictions.brier), top)
 
     @property
     def right(self) -> Vector:
-        """One where a row is classified rightly, else zero."""
+        """One where a row is classified correctly, else zero."""
         return np.empty(0) if self.top is None else float64(self.top.correct)
 
 
@@ -124,7 +124,7 @@ def cross_fit_all(
 
 
 def cross_fit(name: str, predictions: Predictions, fold: Array, seed: int, told: Callable[[str], None]) -> Trial:
-    """Calibrate the rows of each fold by a fit on the other folds; a failure is an answer, not an error."""
+    """Calibrate the rows of each fold by a fit on the other folds; a fit that raises gives a failed trial."""
     CALIBRATORS.entry(name)  # a wrong name is an error of the caller, not of the method
     out = torch.empty_like(widened(predictions.logits))
     settings = {"folds": int(fold.max()) + 1}

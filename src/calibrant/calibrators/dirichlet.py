@@ -1,4 +1,4 @@
-"""A linear layer on log probabilities, held down off the diagonal."""
+"""Dirichlet calibration with off-diagonal and intercept regularisation (ODIR)."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ class Dirichlet(Calibrator):
 
     with p' the calibrated probabilities, :math:`\lambda` = ``odir``, :math:`\mu` = ``bias``, and p no less than 1e-12.
     Follows if the probabilities given each class are Dirichlet distributed. The diagonal is free. A number added to all
-    logits of a row has no effect, but their scale has: below 1e-12 all is one. The objective is convex; L-BFGS starts
+    logits of a row has no effect; their scale has, since p is clipped at 1e-12. The objective is convex; L-BFGS starts
     at temperature scaling, W = I/T and b = 0, and a class without rows stays there.
 
     Each strength is a number, several to choose from, or ``"cv"``. The choice is by log loss on held-out ``folds``

@@ -1,4 +1,4 @@
-"""A mixture of the scaled prediction, the prediction as it was, and no opinion."""
+"""Ensemble temperature scaling (ETS)."""
 
 from itertools import combinations
 from typing import Any

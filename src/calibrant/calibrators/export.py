@@ -1,7 +1,7 @@
-"""A calibrator as a graph that runs without Calibrant: ONNX, checked against the module, or a torch program.
+"""Export of a calibrator to ONNX, checked against the module, or to a torch program; both run without Calibrant.
 
 The graph takes float32 ``logits`` (n, k), and float32 ``features`` (n, d) where the method needs them, for any n, and
-gives ``calibrated`` (n, k). It cannot refuse: logits that are not finite go through it, where the module would say so.
+gives ``calibrated`` (n, k). It does not check its inputs: non-finite logits pass through, where the module raises.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ ROWS = Dim("n", max=2**40)  # a bound, since older exporters stumble over a slic
 
 @runtime_checkable
 class Exportable(Protocol):
-    """What is asked of a calibrator here: its name, rows to try it on, and a call."""
+    """What an export needs of a calibrator: its name, probe rows and a call."""
 
     needs_features: bool
 
@@ -140,7 +140,7 @@ def _log_sum_exp(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:  # noqa:
 
 
 class _Exact(TorchFunctionMode):
-    """Write two functions out, which onnxruntime 1.31 gets wrong.
+    """Expand two functions that onnxruntime 1.31 computes wrongly.
 
     It takes the sigmoid of anything below -18 for 1e-8, and does not shift a log-sum-exp whose first term is -inf.
     """
@@ -201,7 +201,7 @@ def _package(name: str) -> Any:
 
 @contextlib.contextmanager
 def _exporting(calibrator: Exportable) -> Iterator[None]:
-    """Silence the exporter, which warns of its own future and of packages that nobody asked for; name who failed."""
+    """Silence the exporter's deprecation and missing-package warnings; name the calibrator in an error."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

@@ -1,4 +1,4 @@
-"""Features that are too large, cut before the last layer."""
+"""Feature clipping."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ class FeatureClipping(Calibrator):
     As c grows, each entry of the features stops being cut once. So the whole grid is searched exactly at the price of
     one product with the weights, and one softmax of the logits a value of c; the search ends at the largest feature.
 
-    ECE is a poor guide on few rows: its minimum is then anywhere, and the log loss may rise. The scale of the features
+    ECE is a poor guide on few rows: its minimum is then noise, and the log loss may rise. The scale of the features
     must suit the grid.
 
     Reference: Tao, Dong & Xu, "Feature clipping for uncertainty calibration", AAAI 2025.
@@ -84,7 +84,7 @@ class FeatureClipping(Calibrator):
         return 1
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Take off what the layer made of the part that is cut."""
+        """Subtract what the last layer makes of the part that is clipped off."""
         f = of_call(features, self.weight.shape[1], logits)
         clip = self.clip.to(logits.dtype)
         cut = torch.minimum(torch.maximum(f, -clip), clip) - f
@@ -144,7 +144,7 @@ def _chunk(z: Tensor, labels: Tensor, features: Tensor, weight: Tensor) -> tuple
 
 
 class _Entries:
-    """The entries of the features in the order in which a growing clip lets them go."""
+    """The entries of the features, sorted by the clip from which on they are no longer clipped."""
 
     def __init__(self, features: Array) -> None:
         level = np.searchsorted(GRID, np.abs(features).ravel()).astype(np.int16)  # the first clip that cuts it no more
@@ -154,7 +154,7 @@ class _Entries:
         self.last = int(level.max(initial=0))
 
     def leave(self, place: int, clip: float, logits: Array, slope: Array, columns: Array) -> None:
-        """Take the entries that leave here off the slope, and take back what they went too far."""
+        """Remove the entries that stop being clipped here from the slope, and undo their overshoot."""
         leaving = self._order[self._starts[place] : self._starts[place + 1]]
         row, column = np.divmod(leaving, self._features.shape[1])
         value = self._features[row, column]

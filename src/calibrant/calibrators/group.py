@@ -1,4 +1,4 @@
-"""Temperatures for groups of rows that the features tell apart."""
+"""Group calibration: a temperature for each group of rows, grouped by features."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class Group(Calibrator):
     :math:`0.1\,\overline{W^2}`. Then each row belongs to one group, and the temperature of a group is that of least log
     loss on rows that the partition was *not* found on: a share ``split`` of the rows finds the groups, the others
     their temperatures. ``split=None`` uses all rows for both, as some implementations do; with many features the groups
-    then separate right from wrong by heart, and few rows are a reason for a split, not against it.
+    then overfit, and few rows are a reason for a split, not against it.
 
     ``features`` are those of the penultimate layer, one row each; without them the logits less their mean serve. A
     calibrator that was fitted on features must be called with them, and its ``needs_features`` is true; one that was

@@ -1,4 +1,4 @@
-"""One rate for each bin."""
+"""Histogram binning."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""No calibration, for tables that need a first row."""
+"""No calibration: the baseline of every comparison."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The best increasing map."""
+"""Isotonic regression."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,7 @@ class Isotonic(Calibrator):
     (``lift="pooled"``: IRM), which keeps predictions; a map for each class (``"one_vs_rest"``: IROvA) needs many more
     rows: log loss 1.257 against 1.132 on CIFAR-100 with 5000. See `calibrant.calibrators._solvers.one_vs_rest.lifted`.
 
-    With few rows it fits noise, in blocks that say more than they know; probabilities inside a block become equal.
+    With few rows it fits noise, in over-confident blocks; probabilities inside a block become equal.
 
     Reference: Zadrozny & Elkan, KDD 2002; one map for all classes: Zhang, Kailkhura & Han, ICML 2020.
 

@@ -1,4 +1,4 @@
-"""The class shares of unlabelled rows, where only the shares changed since training (label shift)."""
+"""Class priors of unlabelled rows under label shift, by maximum likelihood (EM)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -64,16 +64,15 @@ def estimate_prior(
     EM from the ``train_prior``, the class shares that the probabilities are calibrated to. The likelihood is concave,
     so its slope bounds what is still to gain; EM ends when that is 1e-4 for all rows together, or after
     ``max_steps``. The interval holds the middle of ``resamples`` estimates on redrawn rows, and at least what n rows
-    with known labels would leave open (Clopper and Pearson's interval): it knows the noise of these rows, not the
-    error of the model's probabilities.
+    with known labels would leave open (Clopper and Pearson's interval): it reflects the sampling noise of
+    these rows, not the error of the model's probabilities.
 
     Over-confident scores give a wrong prior and no sign of it. With ``held_out`` (labelled rows that share the
     ``train_prior`` and that nothing was fitted on) the scores are judged first, and refused where the mean
     probability of a class leaves its observed share by more than chance explains (Bernstein's inequality, 1 % over
     all classes), where the observed shares are not the ``train_prior``, or where the logits need a temperature more
     than 10 % and three standard errors from 1. Refused too are rows whose scores cannot tell classes apart, so that
-    shares are anyone's guess. Like `adjust_prior` it asks for label shift; a new kind of rows breaks it, and nothing
-    here can tell.
+    the shares are not identifiable. Like `adjust_prior` it assumes label shift; other shifts break it undetected.
 
     Reference: Saerens, Latinne & Decaestecker, Neural Computation 2002; Alexandari, Kundaje & Shrikumar, ICML 2020
     (calibrate first).
@@ -109,7 +108,7 @@ def estimate_prior(
 
 
 def _em(ratios: Vector, counts: Vector, start: Vector, close: float, max_steps: int) -> tuple[Vector, Vector, bool]:
-    """Climb from ``start`` (k, b) for b sets of row ``counts`` (n, b) at once; also the mean log likelihood a step."""
+    """Run EM from ``start`` (k, b) for b sets of row ``counts`` (n, b) at once; also the mean log likelihood a step."""
     shares, total, gained = start, counts.sum(0), []
     for _ in range(max_steps):
         mixed = np.maximum(ratios @ shares, 1e-300)

@@ -1,4 +1,4 @@
-"""A matrix and a shift."""
+"""Matrix scaling."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ class Matrix(Calibrator):
     .. math:: z \mapsto W z + b, \qquad
        (W, b) = \arg\min\; \frac1n \sum_i -\log \mathrm{softmax}(W z_i + b)_{y_i}
 
-    No ridge, as published. With more numbers than rows it separates the rows it is fitted on and is far worse than
-    nothing elsewhere; the fit then ends after ``iterations`` with ``converged`` False and a note. It is here to be
-    compared with: use `StructuredMatrix` or `Dirichlet`, which hold the matrix down. L-BFGS starts from temperature
+    No ridge, as published. With more numbers than rows it separates the rows it is fitted on and is far worse than no
+    calibration elsewhere; the fit then ends after ``iterations`` with ``converged`` False and a note. It is here to be
+    compared with: use `StructuredMatrix` or `Dirichlet`, which regularise the matrix. L-BFGS starts from temperature
     scaling, W = I/T and b = 0; a class without rows keeps that start. The map acts on the logits as the model gives
     them, and a number added to all logits of a row has an effect. An iteration takes O(n K^2).
 

@@ -1,4 +1,4 @@
-"""Meta-calibration: rows too uncertain to be calibrated are set aside, by either of two rules."""
+"""Meta-calibration (Meta-Cal): reject uncertain rows, under a miscoverage or an accuracy constraint."""
 
 import math
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Coverage:
 
 
 class Rejecting(Calibrator):
-    """Accepts rows whose entropy is below ``threshold``; the others become uniform."""
+    """Temperature scaling of the rows whose entropy is below ``threshold``; the others are rejected, as uniform."""
 
     threshold: Tensor
     temperature: Tensor
@@ -78,7 +78,7 @@ class Rejecting(Calibrator):
     def with_threshold(
         cls: "type[Made]", rows: FitData, threshold: float, used: Tensor, settings: dict[str, Any], notes: list[str]
     ) -> Made:
-        """Fit T on the accepted rows that the threshold does not rest on."""
+        """Fit T on the accepted rows that did not determine the threshold."""
         kept = rows.facts.entropy < threshold * (1 - ON)
         free = kept.clone()
         free[used] = False
@@ -103,7 +103,7 @@ class Rejecting(Calibrator):
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="2")
 class MetaMis(Rejecting):
-    r"""Meta-calibration under a miscoverage constraint: set aside the most uncertain rows, but few that are right.
+    r"""Meta-calibration under a miscoverage constraint: reject the most uncertain rows, but few that are correct.
 
     .. math:: z \mapsto z / T \;\text{ if }\; H(\mathrm{softmax}(z)) < \eta, \quad 0 \;\text{ otherwise}
 
@@ -153,7 +153,7 @@ class MetaMis(Rejecting):
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="2")
 class MetaAcc(Rejecting):
-    r"""Meta-calibration under an accuracy constraint: set aside rows until the others are right often enough.
+    r"""Meta-calibration under an accuracy constraint: reject uncertain rows until the others reach a given accuracy.
 
     .. math:: z \mapsto z / T \;\text{ if }\; H(\mathrm{softmax}(z)) < \eta, \quad 0 \;\text{ otherwise}
 
@@ -248,7 +248,7 @@ def _entropy(z: Tensor) -> Tensor:
 
 
 def _temperature(part: FitData, notes: list[str]) -> tuple[float, float]:
-    """Return 1/T and the log loss there; T is not let go to 0."""
+    """Return 1/T and the log loss there; T = 1 where the best T is 0."""
     found = least_log_loss(part)
     if not found.bound or found.beta <= 1:
         return found.beta, found.loss

@@ -1,4 +1,4 @@
-"""A temperature for each row, read off its largest logits."""
+"""Parameterised temperature scaling (PTS)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,7 +32,7 @@ class ParameterisedTemperature(Samplewise):
 
     Full-batch Adam steps of 5e-3 on standardised inputs replace the paper's 100 000 steps of 5e-5 on batches of 1 000.
     Their number is by default the one at which a network trained on four fifths of the rows is best on the last fifth
-    (at most 500): without it the network learns the rows by heart and loses to a single temperature on others.
+    (at most 500): without it the network overfits and loses to a single temperature on other rows.
     Temperatures are in units of the best single one where that is outside [0.2, 5]; a row outside the range of the fit
     gets the temperature of the range's end.
 

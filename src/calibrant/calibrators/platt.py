@@ -1,4 +1,4 @@
-"""A straight line on the log odds."""
+"""Platt scaling."""
 
 from typing import Any
 

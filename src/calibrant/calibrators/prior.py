@@ -1,4 +1,4 @@
-"""Logits for other class shares than those the model was trained on, exactly."""
+"""Prior correction: logits for class shares other than those of training."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Confidence read against how close the row is to the rows that are known."""
+"""ProCal: proximity-informed calibration."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.metrics.bins import EDGE, mass_edges
@@ -93,7 +94,7 @@ class Procal(Calibrator):
             odds = _sliced(lambda o, c: _ODDS[kind](state, o, c), SLICE // rows.n, own, close)
             # the others keep their proportions, so only the chance of being right changes
             sign = rows.correct.double() * 2 - 1
-            loss -= float((_log_chance(sign * odds) - _log_chance(sign * own)).mean())
+            loss -= float((logsigmoid(sign * odds) - logsigmoid(sign * own)).mean())
         else:
             notes = (f"All rows are {'right' if len(state['right']) else 'wrong'}, so logits are left as they are.",)
         settings = {"neighbours": nearest, "proximity": proximity, "kind": kind}
@@ -126,7 +127,7 @@ class Procal(Calibrator):
 
 
 def _parted(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which class is predicted (a mask), its log odds, and the log proportions of the others."""
+    """Return the predicted class as a mask, its log odds, and the log proportions of the others."""
     mine = torch.arange(z.shape[1], device=z.device) == z.argmax(1, keepdim=True)
     others = z.masked_fill(mine, -torch.inf)
     total = others.logsumexp(1)
@@ -205,10 +206,6 @@ def _sliced(work: Callable[[Tensor, Tensor], Tensor], size: int, a: Tensor, b: T
     if size >= len(a):
         return work(a, b)
     return torch.cat([work(*part) for part in zip(a.split(max(1, size)), b.split(max(1, size)), strict=True)])
-
-
-def _log_chance(odds: Tensor) -> Tensor:
-    return torch.nn.functional.logsigmoid(odds)
 
 
 _PROXIMITY: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,4 +1,4 @@
-"""A temperature for each row, read off its margin."""
+"""SMART: a temperature for each row, predicted from its logit margin."""
 
 import math
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""A temperature for each row that answers to log loss and Brier score as well."""
+"""A proper variant of SMART: sample-wise temperatures that may not lose log loss or Brier score."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The slope of a smooth cumulative gap."""
+"""Spline calibration."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Vector and matrix scaling that stay near temperature scaling where the rows do not speak against it."""
+"""Structured vector and matrix scaling: regularised towards temperature scaling."""
 
 import math
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +16,7 @@ Made = TypeVar("Made", bound="Structured")
 
 
 class Structured(Calibrator):
-    """What the two share: an affine map of log p, after temperature scaling and a little of the uniform."""
+    """Shared by both: an affine map of log p, after temperature scaling and mixing with the uniform distribution."""
 
     full: ClassVar[bool]
     weight: Tensor
@@ -65,7 +65,7 @@ def mixed(logits: Tensor, temperature: Tensor, mix: float) -> Tensor:
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="2K + 1")
 class StructuredVector(Structured):
-    r"""Structured vector scaling (SVS): temperature scaling, then a scale and a shift a class, held near none.
+    r"""Structured vector scaling (SVS): temperature scaling, then a regularised scale and shift for each class.
 
     .. math:: x = \log\bigl((1 - \varepsilon)\,\mathrm{softmax}(z / T) + \varepsilon / K\bigr), \qquad
        z \mapsto x + v \circ x + b
@@ -96,7 +96,7 @@ class StructuredVector(Structured):
 
 @CALIBRATORS.register(keeps_argmax=False, parameters="K^2 + K + 1")
 class StructuredMatrix(Structured):
-    r"""Structured matrix scaling (SMS): temperature scaling, then a linear layer held near the identity.
+    r"""Structured matrix scaling (SMS): temperature scaling, then a linear layer regularised towards the identity.
 
     .. math:: x = \log\bigl((1 - \varepsilon)\,\mathrm{softmax}(z / T) + \varepsilon / K\bigr), \qquad
        z \mapsto x + \mathrm{diag}(v)\,x + M x + b, \quad M_{kk} = 0

@@ -1,4 +1,4 @@
-"""One number for all rows."""
+"""Temperature scaling."""
 
 import math
 import warnings
@@ -35,7 +35,7 @@ class Temperature(Calibrator):
 
     The other rules are those of published tables: ``"nll_grid"``, ``"ece_grid"`` and ``"ece_em_grid"`` take the best of
     T = 0.1, 0.2, ..., 10.0 by log loss, 15-bin ECE or equal-mass ECE (the smallest wins ties), ``"mse"`` minimises the
-    Brier score. ECE is a poor guide: on few rows its minimum is anywhere.
+    Brier score. ECE is a poor guide: on few rows its minimum is noise.
 
     One number cannot mend a model that is over-confident in one place and under-confident in another.
 

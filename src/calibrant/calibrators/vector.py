@@ -1,4 +1,4 @@
-"""A scale and a shift for every class."""
+"""Vector scaling."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Two probabilities, one of which is valid."""
+"""Inductive Venn-Abers prediction."""
 
 from typing import Any
 

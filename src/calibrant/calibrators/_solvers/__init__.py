@@ -1,1 +1,1 @@
-"""Optimisers and shared parts of the calibrators."""
+"""Solvers and shared machinery of the calibrators."""

@@ -1,4 +1,4 @@
-r"""Softmax regression: an affine map added to logits, by least log loss with a ridge.
+r"""Softmax regression: an affine correction of logits, fitted by log loss with a ridge penalty.
 
 .. math:: \min_{D, b}\; \overline{-\log \mathrm{softmax}(a_i + D x_i + b)_{y_i}}
    + \lambda_{diagonal} \sum_k D_{kk}^2 + \lambda_{other} \sum_{j \ne k} D_{jk}^2 + \lambda_{bias} \sum_k b_k^2
@@ -6,7 +6,7 @@ r"""Softmax regression: an affine map added to logits, by least log loss with a 
 The base :math:`a` is what the map corrects, usually the logits after temperature scaling. The problem is convex; L-BFGS
 starts at D = 0, b = 0 in coordinates in which every curvature is about 1, so that the size at which a slope counts as 0
 does not depend on the units of x. A class that no row belongs to takes no part: its row of D and its b stay 0, and the
-loss is that of the other classes among themselves (otherwise pushing it away for ever would always pay).
+loss is that of the other classes among themselves (otherwise its logit would diverge to minus infinity).
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ ITERATIONS = 500
 
 @dataclass(frozen=True)
 class Ridge:
-    """How strongly the sums of squares of D's diagonal, of the rest of D, and of b are held down."""
+    """Penalties on the sums of squares of D's diagonal, of the rest of D, and of b."""
 
     diagonal: float = 0.0
     other: float = 0.0
@@ -123,7 +123,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class Unpenalised:
-    """W and b of least log loss for W z + b on the logits as they came, found around z / T, and what to say of them."""
+    """W and b of least log loss for W z + b on the original logits, started from z / T, with settings and notes."""
 
     state: dict[str, Tensor]
     settings: dict[str, Any]
@@ -152,7 +152,7 @@ def unpenalised(rows: FitData, *, full: bool, iterations: int) -> Unpenalised:
 
 
 def remarks(rows: FitData, shared: Solution, *, converged: bool, iterations: int) -> tuple[str, ...]:
-    """Say what was odd: no temperature, classes without rows, no convergence."""
+    """Return notes on a fit: no best temperature, classes without rows, no convergence."""
     absent = len(rows.absent)
     told = {
         f"T of the shared correction is at the bound {1 / shared.beta:.3g}: {shared.bound}.": bool(shared.bound),

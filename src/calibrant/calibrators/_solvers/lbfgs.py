@@ -1,4 +1,4 @@
-"""Limited-memory BFGS on many small problems at once: one evaluation serves them all."""
+"""Batched L-BFGS: many small problems minimised at once, one evaluation for all."""
 
 from collections.abc import Callable
 

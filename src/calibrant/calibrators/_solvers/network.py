@@ -1,4 +1,4 @@
-r"""A small network from indicators of a row to one number, its gradient by hand, and how it is trained.
+r"""A small relu network from indicators of a row to one number, with its gradient written out, and its training.
 
 .. math:: h_0 = (x - \text{mean}) / \text{std}, \qquad h_l = \mathrm{relu}(W_l h_{l-1} + b_l), \qquad
           \text{out} = W_L h_{L-1} + b_L
@@ -126,7 +126,7 @@ def train(net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int) ->
 def adam(
     net: Network, begin: Vector, link: Link, loss: Loss, *, steps: int, rate: float = RATE
 ) -> Iterator[tuple[float, Vector]]:
-    """Yield loss and weights before each full-batch Adam step and after the last; the array is written over later."""
+    """Yield loss and weights before each full-batch Adam step and after the last; the array is reused."""
     at = begin.copy()
     mean, square = np.zeros_like(at), np.zeros_like(at)
     for step in range(1, steps + 2):

@@ -1,4 +1,4 @@
-r"""The temperature of least log loss, by safeguarded Newton steps on :math:`u = \log\beta`, :math:`\beta = 1/T`.
+r"""Temperature of least log loss, by safeguarded Newton steps on :math:`u = \log\beta`, :math:`\beta = 1/T`.
 
 With :math:`d = z - \max z` the mean log loss :math:`L(\beta) = \overline{\log\sum_k e^{\beta d_k} - \beta d_y}` is
 convex in :math:`\beta`: its slope :math:`g = \overline{E_\beta d - d_y}` rises, with derivative

@@ -1,13 +1,11 @@
-r"""What a sample-wise temperature is trained on: value and derivative at one inverse temperature a row.
-
-Correctness does not change with the temperature, so only the confidence :math:`c = e^{-\varphi(\beta)}` moves.
+r"""Training objectives of sample-wise temperatures: value and derivative in the inverse temperature of each row.
 
 With :math:`d = z - \max z`, everything a sample-wise temperature needs is
 :math:`\varphi(\beta) = \log\sum_k e^{\beta d_k}`: the log loss is :math:`\varphi(\beta) - \beta d_y`, the confidence
 :math:`e^{-\varphi(\beta)}`, and :math:`\sum_k p_k^2 = e^{\varphi(2\beta) - 2\varphi(\beta)}`. The four largest logits
 of a row are kept as they are; the log-sum of the others is tabulated once, with its derivative, at points equally
-spaced in :math:`u = \log\beta`, and interpolated by cubic Hermite polynomials. Up to sixteen classes nothing is
-tabulated.
+spaced in :math:`u = \log\beta`, and interpolated by cubic Hermite polynomials: a step costs the same for any number of
+classes. Up to sixteen classes nothing is tabulated. Correctness does not change with the temperature.
 """
 
 import math
@@ -30,10 +28,10 @@ Value = tuple[float, Vector]
 
 
 class LogSum:
-    """Rows ready to be evaluated, for betas between ``low`` and ``high``; beyond them the table's end holds.
+    """The function phi of each row, for betas between ``low`` and ``high``; beyond them the table's end holds.
 
-    ``log_sum(beta)`` returns phi and its derivative in beta, one value a row each. Columns are rows here: numpy walks
-    through memory in that order, and the loop around this does nothing else.
+    ``log_sum(beta)`` returns phi and its derivative in beta, one value a row each. Arrays are (classes, n), the
+    order in which numpy is fastest here, in the innermost loop of training.
     """
 
     def __init__(self, logits: Tensor, *, low: float, high: float) -> None:

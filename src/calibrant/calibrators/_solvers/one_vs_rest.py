@@ -1,4 +1,4 @@
-r"""From a map of one probability to k classes: one-vs-rest and its alternatives, and the binary problems they pose.
+r"""Lifting a map of one probability to k classes: one-vs-rest and its alternatives, and their binary problems.
 
 Maps take *log odds* :math:`s = \log\frac{p}{1-p}` to log odds. In them a float32 score keeps its rank however sure the
 model is (p itself rounds to 1 from s = 17 on), and the complement of a probability is a change of sign.
@@ -43,8 +43,7 @@ def lifted(curve: Curve, logits: Tensor, lift: Lift) -> Tensor:
       temperature at which this row would have said c' itself. Predictions stay as they are, to the bit; for that, c'
       may not be less than 1/k.
 
-    Neither of the last two can be wrong about more than the confidence: among the other classes the model's own order
-    stands.
+    The last two change the confidence only: the order of the other classes stays the model's own.
     """
 
     def lift_part(part: Tensor) -> Tensor:
@@ -148,14 +147,14 @@ _LIFTS: dict[str, Callable[[Tensor, Curve], Tensor]] = {
 
 @dataclass(frozen=True)
 class BinaryProblems:
-    """The log odds of something, and whether it was so: of class 1, of each class, of all, or of the predicted one."""
+    """The binary problems of a lift: log odds and hits of class 1, of each class, of all, or of the predicted class."""
 
     rows: FitData
     lift: Lift
 
     @classmethod
     def of(cls, rows: FitData, lift: Lift | None, *, many: Lift) -> "BinaryProblems":
-        """Choose the lift where none was asked for: that of class 1 for two classes, ``many`` for more."""
+        """Use the given lift, or the default one: class 1 for two classes, ``many`` for more."""
         if lift is not None and lift not in get_args(Lift):
             raise ValueError(f"lift must be one of {', '.join(get_args(Lift))}, or None to choose; got {lift!r}.")
         return cls(rows, lift or ("one_vs_rest" if rows.k == 2 else many))
@@ -172,7 +171,7 @@ class BinaryProblems:
 
     @property
     def classes(self) -> int:
-        """Among how many outcomes a hit is one."""
+        """The number of outcomes that share a row's probability."""
         return 2 if self.direct else self.rows.k
 
     @cached_property
@@ -202,7 +201,7 @@ class BinaryProblems:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say which classes borrow their map, or that there is only one."""
+        """Notes on classes without rows, whose map is borrowed."""
         if self.lift == "one_vs_rest" and not self.each and self.rows.absent:
             return (f"every row belongs to class {1 - self.rows.absent[0]}: the map knows nothing of the other.",)
         if not self.absent:

@@ -1,4 +1,4 @@
-"""A temperature for each row: what the calibrators that learn one have in common."""
+"""Sample-wise temperatures: the base class, the fit of a temperature network, and the indicators that it reads."""
 
 import math
 from abc import abstractmethod

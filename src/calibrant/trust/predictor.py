@@ -24,9 +24,8 @@ class TrustFit:
     """How a fit went: on ``n`` rows of ``k`` classes, ``wrong`` of them wrong.
 
     ``auroc`` is that of right against wrong for max-softmax and for the predictor, on rows that the predictor had not
-    seen (cross-fitted; of several candidates the best, which flatters a little), and ``spread`` the standard error of
-    their difference; NaN where it was not measured. ``rows``
-    is the fingerprint of the rows, ``notes`` what is odd or disappointing.
+    seen (cross-fitted; the best of several candidates, so slightly optimistic), and ``spread`` the standard error of
+    their difference; NaN where it was not measured. ``rows`` are fingerprints of the rows, ``notes`` warnings.
     """
 
     n: int
@@ -46,10 +45,10 @@ Made = TypeVar("Made", bound="TrustPredictor")
 class TrustPredictor(nn.Module, ABC):
     """A confidence read off a classifier's logits and features: ``trust(logits, features) -> (n,)`` in [0, 1].
 
-    Made by ``fit(logits, labels, features)`` on rows whose truth is known, so an unfitted one cannot exist. Its numbers
-    are buffers, its ``settings`` plain JSON, ``fitted`` says how the fit went. The classifier itself is never touched:
-    all that is read are numbers it gave. Logits of shape (n,) or (n, 1) are the score of class 1 of two. Add one by
-    subclassing: ``fit`` ends with ``cls(state, settings, fitted)``, and ``map`` says what it does.
+    Made by ``fit(logits, labels, features)`` on labelled rows, so an unfitted one cannot exist. Its tensors are buffers,
+    its ``settings`` plain JSON, and ``fitted`` records how the fit went. Only outputs of the classifier are read. Logits
+    of shape (n,) or (n, 1) are the score of class 1 of two. Add one by subclassing: ``fit`` ends with
+    ``cls(state, settings, fitted)``, and ``map`` computes the confidence.
     """
 
     story: ClassVar[type] = TrustFit
@@ -92,7 +91,7 @@ class TrustPredictor(nn.Module, ABC):
     def judge(self, predictions: Predictions) -> Predictions:
         """Return the same answers with this confidence: what metrics, audits and policies read.
 
-        Rows the predictor was fitted on are marked, so that an audit of them says that it flatters.
+        Rows that the predictor was fitted on are marked, so that an audit of them warns that it is optimistic.
         """
         features = predictions.features if self.needs_features else None
         with torch.no_grad():
@@ -137,7 +136,7 @@ class TrustPredictor(nn.Module, ABC):
 
     @classmethod
     def rebuilt(cls: "type[Made]", contents: Contents) -> Made:
-        """Build a saved predictor and try it: what does not fit the method fails now, and not in production."""
+        """Build a saved predictor and call it once, so that a file that does not fit the method fails at load."""
         made = cls(contents.state, contents.settings, contents.fit)
         if made.fitted.k <= PROBED:
             logits = torch.linspace(-1.0, 1.0, made.fitted.k)[None]

@@ -1,4 +1,4 @@
-r"""Heads: the classifier's log odds and whatever else is known of a row -> one number z, trusted above 0.
+r"""Heads of trust predictors: the classifier's log odds and other columns of a row -> one number z, trusted above 0.
 
 .. math:: z = e^{s} \cdot \text{log odds} + g(u) + b
 
@@ -31,7 +31,7 @@ def check_kind(head: str) -> None:
 
 
 def started(columns: Tensor, kind: Kind, *, anchor: bool, seed: int) -> Net:
-    """Return a head's first weights, in the type and on the device of its columns, with how they are standardised."""
+    """Return a head's initial weights and the standardisation of its columns, in their type and on their device."""
     d = columns.shape[1]
     like: dict[str, Any] = {"dtype": columns.dtype, "device": columns.device}
     net: Net = standardised(columns) if d else {}
@@ -47,7 +47,7 @@ def _layers(d: int, widths: tuple[int, ...], like: Mapping[str, Any], *, anchor:
     g = torch.Generator().manual_seed(seed)
     sizes, found = (d, *widths, 1), Net()
     for layer, (before, after) in enumerate(pairwise(sizes), 1):
-        # small, since far from 0 the steep slope loss is flat; the last layer of an anchored head says nothing at first
+        # small, since far from 0 the steep slope loss is flat; the last layer of an anchored head starts at 0
         scale = 0.01 / math.sqrt(d) if not widths else math.sqrt(2 / before)
         scale = 0.0 if anchor and after == 1 and layer == len(sizes) - 1 else scale
         found[f"w{layer}"] = (scale * torch.randn(after, before, generator=g)).to(**like)
@@ -57,13 +57,13 @@ def _layers(d: int, widths: tuple[int, ...], like: Mapping[str, Any], *, anchor:
 
 
 def learnable(net: Mapping[str, Tensor], kind: Kind) -> Net:
-    """Return the weights among the numbers of a head; the scale of a distance is that of its anchor, and stays 1."""
+    """Return the trainable tensors of a head; the anchor of a signed distance keeps the scale 1."""
     fixed = {"mean", "std", "low", "high"} | ({"log_scale"} if kind == "signed_distance" else set())
     return {name: value for name, value in net.items() if name not in fixed}
 
 
 def prepared(columns: Tensor, net: Mapping[str, Tensor]) -> Tensor:
-    """Return the columns as the head sees them."""
+    """Return the columns standardised and clamped, as the head sees them."""
     if "mean" not in net:
         return columns[:, :0]
     at = {name: net[name].to(columns.dtype) for name in ("mean", "std", "low", "high")}

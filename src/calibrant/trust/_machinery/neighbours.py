@@ -23,14 +23,14 @@ TINY = {torch.float32: 1e-34, torch.float64: 1e-290}  # what is lost below the s
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where products are made: about a centre, in units of a power of two in which no square overflows."""
+    """The coordinates of the products: about a centre, in units of a power of two in which no square overflows."""
 
     centre: Tensor
     scale: float
     dtype: torch.dtype
 
     def placed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x seen from here, and its squared lengths in float64."""
+        """Return x in these coordinates, and its squared lengths in float64."""
         seen = (x / self.scale).sub_(self.centre.to(x.dtype)).to(self.dtype)
         return seen, seen.square().sum(1, dtype=torch.float64)
 
@@ -76,7 +76,7 @@ def by_class(
 
 
 def _product_type(rows: Tensor) -> torch.dtype:
-    """Say float32 where its products are truly float32: TF32 and bfloat16, if allowed, would break the bound."""
+    """Return float32 where its products are true float32: TF32 and bfloat16, if allowed, would break the bound."""
     try:
         true = rows.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # torch's answer where the precision was set for one kind of device alone

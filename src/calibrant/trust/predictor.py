@@ -45,9 +45,9 @@ Made = TypeVar("Made", bound="TrustPredictor")
 class TrustPredictor(nn.Module, ABC):
     """A confidence read off a classifier's logits and features: ``trust(logits, features) -> (n,)`` in [0, 1].
 
-    Made by ``fit(logits, labels, features)`` on labelled rows, so an unfitted one cannot exist. Its tensors are buffers,
-    its ``settings`` plain JSON, and ``fitted`` records how the fit went. Only outputs of the classifier are read. Logits
-    of shape (n,) or (n, 1) are the score of class 1 of two. Add one by subclassing: ``fit`` ends with
+    Made by ``fit(logits, labels, features)`` on labelled rows, so an unfitted one cannot exist. Its tensors are
+    buffers, its ``settings`` plain JSON, and ``fitted`` records how the fit went. Only outputs of the classifier are
+    read. Logits of shape (n,) or (n, 1) are the score of class 1 of two. Add one by subclassing: ``fit`` ends with
     ``cls(state, settings, fitted)``, and ``map`` computes the confidence.
     """
 

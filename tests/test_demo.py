@@ -12,19 +12,18 @@ import pytest
 import test_page
 import torch
 
+from calibrant.calibrators.cross_fit import fit
 from calibrant.calibrators.smart import Smart
 from calibrant.calibrators.temperature import Temperature
 from calibrant.cli import demo as command
 from calibrant.cli import main
-from calibrant.cli.tour import experiments as shipped
-from calibrant.cli.tour.judging import FULL, Size
-from calibrant.cli.tour.lesson import headline, lesson
-from calibrant.cli.tour.demonstration import total
-from calibrant.cli.tour.trained import LOSSES, REPAIRS, named, recipes
+from calibrant.cli.tour.demonstration import findings as sentences
+from calibrant.cli.tour.demonstration import headline
+from calibrant.cli.tour.experiments import FULL, LOGITS, LOSSES, REPAIRS, Size, judge, read, recipes, total
 from calibrant.metrics.evidence import floor, interval
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve, Findings, Record
-from calibrant.report import demo, demo_rows, demo_table, notation
+from calibrant.report import demo, notation
 from calibrant.selection.certification import certify
 from calibrant.training.train import together
 
@@ -36,7 +35,7 @@ browser = test_page.browser
 PROGRAM = f"""
 import json, pathlib, sys
 from calibrant.cli import demo, main
-from calibrant.cli.tour.judging import Size
+from calibrant.cli.tour.experiments import Size
 from calibrant.records import to_json
 
 demo.FULL = {SMALL!r}
@@ -95,7 +94,7 @@ def records(findings):
 
 def real():
     """Logits and labels of the real network by method, and those certified on, by the obvious way."""
-    with np.load(shipped.FILE) as arrays:
+    with np.load(LOGITS) as arrays:
         val, test = ((arrays[f"{p}_logits"], arrays[f"{p}_labels"].astype(np.int64)) for p in ("val", "test"))
     order = np.random.default_rng(0).permutation(5000)
     fitting, certifying = np.sort(order[:2500]), np.sort(order[2500:])
@@ -185,7 +184,7 @@ def test_the_table_has_every_row_and_the_terminal_and_the_page_show_its_numbers(
     lines = [line.lstrip("* ") for line in printed.splitlines()]
     page = (folder / "report.html").read_text()
     for dataset, method in names:
-        cells = [value(records, dataset, method, metric) for metric in demo_rows.METRICS]
+        cells = [value(records, dataset, method, metric) for metric in demo.METRICS]
         numbers = [notation.number(record.value) for record in cells]
         line = next(line for line in lines if re.match(rf"{re.escape(method)} +[\d.]", line))
         assert line[len(method) :].split()[:4] == numbers
@@ -201,7 +200,7 @@ def test_the_terminal_prints_headline_table_and_paragraph_within_its_width(print
     assert max(map(len, printed.splitlines())) <= max(100, len(f"written: {folder}/report.html"))
     flat = " ".join(printed.split())
     assert flat.startswith(findings.verdict)
-    assert " ".join(findings.advice) in flat
+    assert all(f"- {sentence}" in flat for sentence in findings.advice)
     assert printed.rstrip().endswith(f"written: {folder / 'report.html'}")
 
 
@@ -223,7 +222,7 @@ def test_the_promise_is_certified_on_rows_that_fitted_nothing_and_judged_on_test
 
 
 def test_no_row_serves_two_purposes(folder, printed):
-    rows = shipped.read()
+    rows = read()
     parts = [{z.tobytes() for z in part.logits.numpy()} for part in (rows.fitting, rows.certifying, rows.test)]
     assert len(set.union(*parts)) == sum(map(len, parts)) == 15_000 - 2  # the test set shows two pictures twice
     for loss in LOSSES:
@@ -239,72 +238,59 @@ def test_nothing_that_was_fitted_on_is_judged(findings):
 
 
 def test_a_repair_fitted_on_the_rows_it_is_judged_on_would_be_told():
-    rows = shipped.read()
-    cheated = shipped.fit("temperature", rows.test).calibrate(rows.test)
-    found = shipped.judge(cheated, dataset="a", model="b", method="c", size=SMALL)
+    rows = read()
+    cheated = fit("temperature", rows.test, 0).calibrate(rows.test)
+    found = judge(cheated, dataset="a", model="b", method="c", size=SMALL)
     assert "optimistic" in found.notes[0]
 
 
-def groups(sentence, words):
-    """The losses that a sentence names after some words."""
-    found = re.search(rf"{words} for ([\w ,()-]*?)(?:, and (?:higher|lower|not|changed|within|beyond)|[;.])", sentence)
-    return set(re.findall(r"\b(" + "|".join(LOSSES) + r")\b", found[1])) if found else set()
+def direction(change):
+    return "lower" if change.high < 0 else "higher" if change.low > 0 else "within noise"
 
 
-def ways(records, one, other):
-    found = {"lower": set(), "higher": set(), "neither": set()}
-    for loss in LOSSES:
-        if one(loss) == other(loss):
-            continue
-        change = value(records, "digits", one(loss), "nll_change", other(loss))
-        found["lower" if change.high < 0 else "higher" if change.low > 0 else "neither"].add(loss)
-    return found
+def sorted_losses(text):
+    """The losses that a sentence names, by direction."""
+    found = (part.split(" for ") for part in text.split("; "))
+    return {loss: way for way, losses in found for loss in losses.split(", ")}
 
 
-def test_the_paragraph_sorts_the_losses_as_the_records_do(records, findings):
-    against = next(s for s in findings.advice if s.startswith("Against that of cross_entropy"))
-    for part, repair in zip(against.split(": ", 1)[1].split("; "), ("", "temperature"), strict=True):
-        part = f"{part.rstrip('.')}."
-        expected = ways(records, lambda loss, r=repair: named(loss, r), lambda loss, r=repair: named(LOSSES[0], r))
-        assert groups(part, "lower beyond noise") == expected["lower"]
-        assert groups(part, "higher beyond noise") == expected["higher"]
-        assert groups(part, "not told apart") == expected["neither"]
-    repaired = next(s for s in findings.advice if s.startswith("Repaired on 700 rows"))
-    for repair, name in zip(REPAIRS, ("temperature", "SMART"), strict=True):
-        part = next(f"{p.rstrip('.')}." for p in repaired.split(": ", 1)[1].split("; ") if name in p)
-        expected = ways(records, lambda loss, r=repair: named(loss, r), named)
-        assert groups(part, "lower beyond noise") == expected["lower"]
-        assert groups(part, "changed only within noise") == expected["neither"]
+def test_the_findings_sort_the_losses_as_the_records_do(records, findings):
+    for repair in REPAIRS:
+        (said,) = re.findall(rf"With {repair} their log loss is (.*)\.", "\n".join(findings.advice))
+        changes = {loss: value(records, "digits", f"{loss} + {repair}", "nll_change", loss) for loss in LOSSES}
+        assert sorted_losses(said) == {loss: direction(change) for loss, change in changes.items()}
+    against = re.fullmatch(
+        r"Against cross_entropy the log loss is (.*)\. With temperature on both it is (.*)\.", findings.advice[-1]
+    )
+    for said, suffix in zip(against.groups(), ("", " + temperature"), strict=True):
+        changes = {
+            loss: value(records, "digits", f"{loss}{suffix}", "nll_change", f"cross_entropy{suffix}")
+            for loss in LOSSES[1:]
+        }
+        assert sorted_losses(said) == {loss: direction(change) for loss, change in changes.items()}
 
 
-def test_the_paragraph_calls_an_ece_more_than_noise_only_if_all_looks_together_allow_it(records):
+def test_an_ece_is_called_more_than_noise_only_if_all_looks_together_allow_it(records):
     def said(p):
-        changed = [replace(r, p=p) if r.metric == "top_label_ece" else r for r in records]
-        return " ".join(lesson(changed, 197, 700))
+        return " ".join(sentences([replace(r, p=p) if r.metric == "top_label_ece" else r for r in records]))
 
-    assert "no more than noise alone would show" in said(0.03)  # two looks
-    assert "within noise for cross_entropy, focal, ada_focal, seca and au" in said(0.011)  # five looks
-    assert "where noise alone would show" in said(0.011)
-    assert "no ECE is beyond noise" in said(0.006)  # ten looks
-    assert "beyond noise for cross_entropy (" in said(0.006)
-    assert "After that the ECE is beyond noise for cross_entropy with temperature, focal with" in said(0.005)
+    assert "] is within noise." in said(0.03)  # two looks
+    assert "] is beyond noise." in said(0.011)
+    assert "the ECE is beyond noise for none." in said(0.011)  # five looks
+    assert "the ECE is beyond noise for cross_entropy, focal, ada_focal, seca, au." in said(0.006)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (-0.2, -0.1, "lower beyond noise for focal, ada_focal, seca and au"),
-        (0.1, 0.2, "higher beyond noise for focal, ada_focal, seca and au"),
-        (-0.1, 0.1, "not told apart for focal, ada_focal, seca and au"),
-    ],
+    ("low", "high", "way"), [(-0.2, -0.1, "lower"), (0.1, 0.2, "higher"), (-0.1, 0.1, "within noise")]
 )
-def test_the_paragraph_follows_the_intervals_of_the_changes(records, low, high, words):
+def test_the_findings_follow_the_intervals_of_the_changes(records, low, high, way):
     changed = [replace(r, low=low, high=high) if r.metric.endswith("_change") else r for r in records]
-    said = " ".join(lesson(changed, 197, 700))
-    assert said.count(words) == 2
-    assert ("beyond noise, and the ECE by" in said) == (low * high > 0)
-    verb = {(-0.2, -0.1): "brings", (0.1, 0.2): "worsens"}.get((low, high), "moves")
-    assert f" {verb} " in headline(changed)
+    said = " ".join(sentences(changed))
+    assert said.count(f"{way} for focal, ada_focal, seca, au") == 2
+    assert said.count(f"{way} for cross_entropy, focal, ada_focal, seca, au") == 2
+    assert f"log loss {way} (" in said
+    assert f"ECE {way} (" in said
+    assert (", within noise;" in headline(changed)) == (way == "within noise")
 
 
 def test_the_words_follow_what_was_chosen_and_what_was_promised(records):
@@ -313,20 +299,20 @@ def test_the_words_follow_what_was_chosen_and_what_was_promised(records):
             replace(r, method=method, settings={**r.settings, **settings}) if r.metric == metric else r for r in records
         ]
 
-    assert "none was better than leaving it as it is" in " ".join(lesson(told("chosen", "as trained"), 197, 700))
-    assert headline(told("chosen", "as trained")).startswith("No method was better")
-    assert headline(told("certified", held=False)).endswith("errors among accepted answers is broken.")
+    assert "was better than leaving it as it is" in " ".join(sentences(told("chosen", "as trained")))
+    assert headline(told("chosen", "as trained")).startswith("No calibrator was better")
+    assert headline(told("certified", held=False)).endswith("errors among accepted answers was broken.")
     assert headline(told("certified", held=None)).endswith("errors among accepted answers is in doubt.")
     none = [replace(r, value=float("nan")) if r.metric == "certified" else r for r in records]
-    assert headline(none).endswith("no promise could be made about its errors.")
-    assert "no threshold could be certified" in " ".join(lesson(none, 197, 700))
+    assert headline(none).endswith("no limit of its errors could be certified.")
+    assert "no threshold could be certified" in " ".join(sentences(none))
 
 
 def test_the_page_is_drawn_from_the_findings_alone_and_does_without_a_promise(findings, folder):
     assert demo.render(findings) == (folder / "report.html").read_text()
     none = {"certified": float("nan"), "selective_error": float("nan"), "coverage": 0.0}
     changed = tuple(replace(r, value=none.get(r.metric, r.value)) for r in findings.records)
-    assert "nan" not in demo_table.text(replace(findings, records=changed))
+    assert "nan" not in demo.text(replace(findings, records=changed))
     assert 'aria-label="Risk-coverage curve' in demo.render(replace(findings, records=changed))
 
 
@@ -343,14 +329,14 @@ def test_json_prints_the_findings_and_nothing_else_on_stdout(findings, tmp_path,
 
 def test_a_second_call_in_the_same_folder_trains_nothing(folder, printed):
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
-    runs = together(recipes(folder / "runs", SMALL), device="cpu")
+    runs = together(recipes(folder, SMALL), device="cpu")
     assert [run.recipe.loss for run in runs] == list(LOSSES)
     assert {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")} == before
 
 
 def test_the_full_size_is_five_trainings_and_a_choice_with_temperature_and_smart():
     assert {"temperature", "smart"} <= set(FULL.methods)
-    assert [recipe.loss for recipe in recipes(Path("runs"), FULL).values()] == list(LOSSES)
+    assert [recipe.loss for recipe in recipes(Path("demo"), FULL).values()] == list(LOSSES)
     assert 10 / (1 + FULL.resamples) <= 0.05  # or no p-value could be as small as ten looks ask for
 
 

@@ -1,4 +1,4 @@
-"""calibrant demo: real logits and small training runs, end to end, to one page."""
+"""calibrant demo: real logits and five small training runs, compared on one page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.progress import progress
-from calibrant.cli.tour.judging import FULL
-from calibrant.cli.tour.demonstration import check_folder, demonstrate, total
+from calibrant.cli.tour.demonstration import demonstrate
+from calibrant.cli.tour.experiments import FULL, total
 from calibrant.io.atomic import write_whole
 from calibrant.records import to_json
 
@@ -24,14 +24,15 @@ def demo_command(
 
     Training runs that OUT holds already are read, not trained again.
     """
-    from calibrant.report import demo, demo_table  # matplotlib and jinja2 are needed only here
+    from calibrant.report import demo  # matplotlib and jinja2 are needed only here
 
-    check_folder(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out must be a folder to write into; {str(out)!r} is a file.")
     with progress("demo", total(out, FULL) + 1) as step:
         found = demonstrate(out, size=FULL, on_step=step)
         step("page")
         page = demo.render(found)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(page.encode(), out / PAGE)
-    typer.echo(to_json(found) if as_json else demo_table.text(found))
+    typer.echo(to_json(found) if as_json else demo.text(found))
     typer.echo(f"written: {out / PAGE}", err=as_json)

@@ -122,6 +122,7 @@ def fill(template: str, findings: Findings, *, title: str, wide: bool = False, *
         "headline": findings.verdict,
         "subject": (),
         "advice_title": "What to do next",
+        "advice_first": False,
         "provenance": [*distinct(record.versions for record in findings.records), *distinct(seeds)],
         "css": css,
         "js": js,

@@ -1,72 +1,125 @@
-"""Both parts of the demonstration -> findings: records, curves, and what to take from them in words."""
+"""Both experiments -> findings; nothing within the noise is called a difference."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from calibrant.cli.tour import experiments as shipped
-from calibrant.cli.tour import trained
-from calibrant.cli.tour.judging import FULL, SEED, OnStep, Size
-from calibrant.cli.tour.lesson import headline, lesson
-from calibrant.records import Findings, count
-
-RUNS = "runs"
-
-
-def check_folder(out: Path) -> None:
-    """Refuse a place where nothing can be left; better before the work than after."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out must be a folder to write into; {str(out)!r} is a file.")
-
-
-def total(out: Path, size: Size = FULL) -> int:
-    """Return about how often ``on_step`` of `demonstrate` will be called."""
-    return shipped.total(shipped.read(), size) + trained.total(out / RUNS, size)
+from calibrant.cli.tour.experiments import (
+    ALPHA,
+    BEFORE,
+    FULL,
+    LOSSES,
+    REPAIRS,
+    OnStep,
+    Size,
+    five_losses,
+    joined,
+    real_logits,
+)
+from calibrant.records import Findings, Record, count, percent
+from calibrant.report.notation import estimate, number
 
 
 def demonstrate(out: Path, *, size: Size = FULL, on_step: OnStep = lambda name: None) -> Findings:
-    """Audit, repair, certify and train, on real rows, and say what to take from it.
-
-    Runs are left in ``out``/runs, where a second call finds them. Rows that a calibrator was fitted on certify nothing,
-    and neither they nor the rows that certify are judged.
-    """
-    check_folder(out)
+    """Audit, repair, certify and train on real rows. Runs are left in ``out``/runs, where a second call finds them."""
     with _one_thread():
-        real = shipped.shipped(shipped.read(), size, on_step)
-        made = trained.trained(out / RUNS, size, on_step)
-    records = (*real.records, *made.records)
-    sizes = made.runs[0].facts["rows"]
-    return Findings(
-        understood=_understood(real.rows, sizes),
-        verdict=headline(records),
-        notes=tuple(note for each in (*real.judged, *made.judged) for note in each.notes),
-        advice=lesson(records, sizes["train"], sizes["calibration"]),
-        records=records,
-        curves=(*real.curves, *made.curves),
-    )
+        parts = (real_logits(size, on_step), five_losses(out, size, on_step))
+    found = joined(" ".join(part.understood for part in parts), parts)
+    return replace(found, verdict=headline(found.records), advice=findings(found.records))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch work in one thread, and put its number back: for tensors as small as these others only wait.
-
-    On two cores that are busy this is several times as fast, and the numbers do not depend on the number of cores.
-    """
-    found = torch.get_num_threads()
+    """Let torch work in one thread: for tensors this small it is faster, and results do not depend on the cores."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(found)
+        torch.set_num_threads(before)
 
 
-def _understood(rows: shipped.Rows, sizes: dict[str, int]) -> str:
-    halves = f"{count(len(rows.fitting))} validation rows to fit on and {count(len(rows.certifying))} to certify on"
+def headline(records: Sequence[Record]) -> str:
+    """Say in a sentence what became of the calibration error of the real network, and of the promise."""
+    find = partial(_find, records)
+    chosen, certified = find("chosen"), find("certified")
+    held = {True: "held", False: "was broken"}.get(certified.settings["held"], "is in doubt")
+    promise = f"the promise of at most {percent(certified.settings['max_error'])} errors among accepted answers {held}"
+    if math.isnan(certified.value):
+        promise = "no limit of its errors could be certified"
+    if chosen.method == BEFORE:
+        return f"No calibrator was better than the real network's own confidence; {promise}."
+    before, after = (number(find("top_label_ece", method).value) for method in (BEFORE, chosen.method))
+    noise = ", within noise" if direction(find("top_label_ece_change", chosen.method, BEFORE)) == "within noise" else ""
+    return f"With {chosen.method} the ECE of a real network goes from {before} to {after}{noise}; {promise}."
+
+
+def findings(records: Sequence[Record]) -> tuple[str, ...]:
+    """Say what to take from the records."""
+    find = partial(_find, records)
+    sure, right, error = (find(metric, BEFORE) for metric in ("mean_confidence", "accuracy", "top_label_ece"))
+    off = [loss for loss in LOSSES if beyond_noise(find("top_label_ece", loss), len(LOSSES))]
+    first, *others = LOSSES
+    repaired = [_sorted({loss: find("nll_change", f"{loss} + {r}", loss) for loss in LOSSES}) for r in REPAIRS]
+    against = [
+        _sorted({loss: find("nll_change", f"{loss}{r}", f"{first}{r}") for loss in others})
+        for r in ("", f" + {REPAIRS[0]}")
+    ]
     return (
-        f"CIFAR-100, a ResNet-32 trained with cross-entropy, logits from the package: {halves}, halved at random with "
-        f"seed {SEED}, and {count(len(rows.test))} test rows to judge on. Digits, a LeNet trained here: "
-        f"{count(sizes['train'])} rows to learn from, {count(sizes['validation'])} to watch the training with, "
-        f"{count(sizes['calibration'])} to fit on, {count(sizes['test'])} test rows to judge on."
+        f"The ResNet-32 is {percent(sure.value, 1)} confident on average and right {percent(right.value, 1)} of the "
+        f"time; its ECE of {estimate(error)} is {'beyond' if beyond_noise(error, 2) else 'within'} noise. "
+        f"{_repair(find('chosen'), records)}",
+        _promise(find("certified"), find("coverage")),
+        f"Of {len(LOSSES)} LeNets trained on digits, the ECE is beyond noise for {', '.join(off) or 'none'}.",
+        *(f"With {repair} their log loss is {way}." for repair, way in zip(REPAIRS, repaired, strict=True)),
+        f"Against {first} the log loss is {against[0]}. With {REPAIRS[0]} on both it is {against[1]}.",
     )
+
+
+def beyond_noise(error: Record, family: int) -> bool:
+    """Whether a calibration error is more than noise, as one of so many that are looked at."""
+    return error.p is not None and error.p * family <= ALPHA
+
+
+def direction(change: Record) -> str:
+    """Return "lower" or "higher" where the interval of a change leaves zero out, else "within noise"."""
+    if change.low is None or change.high is None:
+        return "within noise"
+    return "lower" if change.high < 0 else "higher" if change.low > 0 else "within noise"
+
+
+def _repair(chosen: Record, records: Sequence[Record]) -> str:
+    compared = f"of {chosen.settings['tried']} calibrators compared on {count(chosen.n)} other rows"
+    if chosen.method == BEFORE:
+        return f"None {compared} was better than leaving it as it is."
+    loss, error = (_find(records, f"{m}_change", chosen.method, BEFORE) for m in ("nll", "top_label_ece"))
+    changes = f"log loss {direction(loss)} ({loss.value:+.3f}), ECE {direction(error)} ({error.value:+.3f})"
+    return f"With {chosen.method}, chosen out {compared}: {changes}."
+
+
+def _promise(certified: Record, coverage: Record) -> str:
+    limit, level = percent(certified.settings["max_error"]), percent(1 - certified.settings["delta"])
+    promised = f"at most {limit} errors among accepted answers with {level} confidence"
+    if math.isnan(certified.value):
+        return f"On {count(certified.n)} further rows no threshold could be certified for {promised}."
+    accepted = f"it accepts {percent(coverage.value, 1)} of the test rows. {certified.settings['verdict']}"
+    return f"A threshold certified on {count(certified.n)} further rows promises {promised}; {accepted}"
+
+
+def _sorted(changes: Mapping[str, Record]) -> str:
+    """Name the losses by the direction of their change: ``lower for a, b; within noise for c``."""
+    groups: dict[str, list[str]] = {way: [] for way in ("lower", "higher", "within noise")}
+    for loss, change in changes.items():
+        groups[direction(change)].append(loss)
+    return "; ".join(f"{way} for {', '.join(losses)}" for way, losses in groups.items() if losses)
+
+
+def _find(records: Sequence[Record], metric: str, method: str = "", against: str = "") -> Record:
+    """Return the record of a metric, of a method where one is named, and of a change by what it is compared with."""
+    found = (r for r in records if r.metric == metric and r.settings.get("against", "") == against)
+    return next(record for record in found if method in ("", record.method))

@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from calibrant.losses.build import Method, facts_of, made, said_of
 from calibrant.losses.compiled import compiled_call
 from calibrant.losses.distributed import joined, spread
 from calibrant.losses.functional import check_shapes, check_values
@@ -16,8 +16,9 @@ from calibrant.losses.presets import PRESETS
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Confidence, Correct
 from calibrant.records import Curve
-from calibrant.registry import LOSSES, PENALTIES, nearest
+from calibrant.registry import LOSSES, PENALTIES, Registry, nearest
 
+Method = str | Callable[..., Tensor]
 Penalties = Method | Mapping[Method, float] | None
 Validation = Predictions | tuple[Any, Any]
 
@@ -70,15 +71,17 @@ class Criterion(nn.Module):
             raise ValueError(f"weight must come with one penalty; got {weight}. For several, map each to its weight.")
         terms = dict(penalty) if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
         self.reduction, self.across_ranks, self.debug = reduction, across_ranks, debug
-        self.loss = made(LOSSES, loss, options or {})
-        self.penalties = [(made(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()]
+        self.loss = _build(LOSSES, loss, options or {})
+        self.penalties = [
+            (_build(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()
+        ]
         # a penalty that is a module moves and is saved with the rest
         self.modules_of_penalties = nn.ModuleList(term for term, _ in self.penalties if isinstance(term, nn.Module))
-        self._facts = facts_of(self.loss)
+        self._facts = _facts_of(self.loss)
         if not across_ranks and hasattr(self.loss, "across_ranks"):
             self.loss.across_ranks = False
-        said = [said_of(loss, options or {})]
-        said += [f"{times:g} {said_of(term, penalty_options or {})}" for term, times in terms.items()]
+        said = [_description(loss, options or {})]
+        said += [f"{times:g} {_description(term, penalty_options or {})}" for term, times in terms.items()]
         self._words = f"{' + '.join(said)}, {reduction}"
 
     @classmethod
@@ -200,7 +203,7 @@ class Criterion(nn.Module):
                 raise ValueError(
                     f"validation must be given: {type(self.loss).__name__} learns from it after each epoch."
                 )
-            confidence, correct = _believed(validation)
+            confidence, correct = _confidence_and_correct(validation)
             device = next(self.loss.buffers()).device
             if self.across_ranks:
                 confidence, correct = joined(confidence.to(device)), joined(correct.to(device))
@@ -227,7 +230,7 @@ class Criterion(nn.Module):
         return f"Criterion({self._words})"
 
 
-def _believed(validation: Validation) -> tuple[Confidence, Correct]:
+def _confidence_and_correct(validation: Validation) -> tuple[Confidence, Correct]:
     """Return confidence and correctness; the part of a rank may be empty."""
     if isinstance(validation, tuple) and len(validation[0]) == 0:
         return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.bool)
@@ -235,3 +238,50 @@ def _believed(validation: Validation) -> tuple[Confidence, Correct]:
         validation if isinstance(validation, Predictions) else Predictions(logits=validation[0], labels=validation[1])
     )
     return found.confidence, found.correct
+
+
+def _build(registry: Registry, method: Method, options: Mapping[str, Any]) -> Any:
+    """Return what maps a batch to values: a function with its options, or a module made with them."""
+    if not isinstance(method, str):
+        if options:
+            raise ValueError(
+                "options must come with the name of a method; bind those of a function by functools.partial."
+            )
+        if not callable(method):
+            raise TypeError(f"a {registry.kind} must be a name or a function of logits and labels; got {method!r}.")
+        return method
+    if method in PENALTIES and method not in registry:
+        raise ValueError(f"loss must be a loss; {method!r} is a penalty: Criterion(penalty={method!r}).")
+    found = registry[method]
+    parameters = {
+        name: p for name, p in inspect.signature(found).parameters.items() if name not in ("logits", "labels")
+    }
+    for option in options:
+        if option not in parameters:
+            raise ValueError(f"options of {method!r} must be among {', '.join(parameters) or 'none'}; got {option!r}.")
+    for name, parameter in parameters.items():
+        if inspect.isclass(found) and parameter.default is parameter.empty and name not in options:
+            raise ValueError(f"options of {method!r} must have {name!r}; got {dict(options)}.")
+    try:
+        if inspect.isclass(found):
+            return found(**options)
+        bound = partial(found, **options) if options else found
+        bound(torch.zeros(2, 3), torch.tensor([0, 1]))  # a wrong value is said now, not in the first step
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {error}.") from None
+    return bound
+
+
+def _facts_of(method: Any) -> dict[str, Any]:
+    """Return what is registered about a loss, or about the class that its own extends."""
+    bare = getattr(method, "func", method)
+    for entry in LOSSES.entries():
+        if bare is entry.method or (inspect.isclass(entry.method) and isinstance(method, entry.method)):
+            return dict(entry.facts)
+    return {}
+
+
+def _description(method: Method, options: Mapping[str, Any]) -> str:
+    """Return how a method was asked for, in words."""
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+    return f"{name}({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else name

@@ -1,6 +1,7 @@
 """A compiled criterion: the same value, gradient and memory as one that is not."""
 
 import copy
+import importlib
 import pickle
 import re
 import subprocess
@@ -174,6 +175,17 @@ def test_options_of_torch_are_kept(options, kept):
     added = found.get("options", {}).pop("joint_custom_pre_pass", None)
     assert found == {"fullgraph": True, **kept}
     assert callable(added) == (kept.get("backend", "inductor") == "inductor" and "mode" not in kept)
+
+
+def test_a_torch_without_the_private_names_compiles_without_the_pass(monkeypatch):
+    inductor = importlib.import_module("torch._inductor")
+    plain = {"fullgraph": True, "mode": "reduce-overhead"}
+    with monkeypatch.context() as patch:
+        patch.setattr(inductor, "list_options", lambda: [])
+        assert _with_cse({"mode": "reduce-overhead"}) == plain
+    monkeypatch.setitem(sys.modules, "torch._inductor.custom_graph_pass", None)
+    monkeypatch.delattr(inductor, "custom_graph_pass", raising=False)
+    assert _with_cse({"mode": "reduce-overhead"}) == plain
 
 
 def test_a_gradient_may_be_scaled_but_not_differentiated(quick):

@@ -54,11 +54,12 @@ def targets(name, n, k, device):
     return tuple(torch.randint(limit, (n,), device=device) for limit in limits)
 
 
-def compiled(function, backend):
+def compiled(function, backend, *, plain=False):
+    """Return `criterion.compile()`, or with ``plain`` and for anything else `torch.compile`."""
     torch._inductor.config.autotune_local_cache = False  # a choice made while others compile would be kept
     # to dynamo every criterion is another version of the same code, and after eight it gives up
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
-    if isinstance(function, Criterion):
+    if isinstance(function, Criterion) and not plain:
         function.compile(backend=backend, dynamic=False)
         return function
     return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)

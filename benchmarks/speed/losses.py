@@ -8,7 +8,8 @@ after the layer that made them.
 1. CPU, eager: losses of the label's probability take at most 1.25, from 1000 classes up. On a busy machine one thread
    (`--threads 1`), timed by the processor's clock, says more than two.
 2. GPU, `criterion.compile()` against `torch.compile` of `F.cross_entropy`: at most 1.2 for all but kde_ece and mmce.
-3. GPU, eager, and in a captured CUDA graph of the eager or the compiled call: no goal; where the table has a number the
+3. `--modes compiled,torch.compile`: `criterion.compile()` beside `torch.compile(criterion)`, on either device; no goal.
+4. GPU, eager, and in a captured CUDA graph of the eager or the compiled call: no goal; where the table has a number the
    capture worked.
 
     python benchmarks/speed/losses.py --out losses_cpu.json
@@ -38,19 +39,19 @@ def at_size(n, k, options, book, failed):
     logits = (3 * torch.randn(n, k, device=options.device)).requires_grad_()
 
     @cache  # one compilation for both modes that need it
-    def call_of(name, ahead):
-        if ahead and (name, n, k, options.device, False) in failed:
+    def call_of(name, way):
+        if way == "compiled" and (name, n, k, options.device, False) in failed:
             raise Known(failed[name, n, k, options.device, False])
         function, rest = made(name, k, options.device), targets(name, n, k, options.device)
-        if ahead:
-            function = compiled(function, options.backend)
+        if way in ("compiled", "torch.compile"):
+            function = compiled(function, options.backend, plain=way == "torch.compile")
         elif name in (REFERENCE, AGAIN):
             function = F.cross_entropy
         return lambda: torch.autograd.grad(function(logits, *rest), logits)
 
     def maker(name, mode):
         def make():
-            call = call_of(name, "compiled" in mode)
+            call = call_of(name, mode.removesuffix("graph").strip() or "eager")
             return captured(call) if "graph" in mode else call
 
         return make

@@ -1,4 +1,4 @@
-"""Training placed by Lightning Fabric: its accelerators and strategies under the same loop."""
+"""Run the training loop with the accelerators and strategies of Lightning Fabric."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,12 +11,12 @@ from calibrant.training.device import Placement
 
 
 class FabricPlacement(Placement):
-    """Where Fabric says: ``train(recipe, folder, device=FabricPlacement(fabric))`` after ``fabric.launch()``.
+    """Placement by Fabric: ``train(recipe, folder, device=FabricPlacement(fabric))`` after ``fabric.launch()``.
 
-    Fabric wraps the model and the optimiser, casts, and finds the gradients; the ranks share each batch as under
-    torchrun. A step is not captured as a CUDA graph, because the wrappers stand in the way; nor is BatchNorm joined
-    over ranks. Strategies must keep all weights on each rank, for rank 0 writes the checkpoint, and precisions must
-    keep them in float32 ("32-true", "bf16-mixed", "16-mixed").
+    Fabric wraps the model and the optimiser, casts, and runs the backward pass; the ranks share each batch as under
+    torchrun. Steps are not captured as CUDA graphs, which the wrappers prevent, and BatchNorm is not synchronised over
+    ranks. Strategies must keep all weights on each rank, because rank 0 writes the checkpoint, and precisions must keep
+    them in float32 ("32-true", "bf16-mixed", "16-mixed").
 
     Example:
         >>> import tempfile
@@ -35,21 +35,21 @@ class FabricPlacement(Placement):
         self.rank, self.world, self.device = fabric.global_rank, fabric.world_size, fabric.device
 
     def normalising(self, model: nn.Module) -> nn.Module:
-        """Leave BatchNorm as it is."""
+        """Return the model unchanged."""
         return model
 
     def prepare(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return both as Fabric wraps them."""
+        """Return model and optimiser, wrapped by Fabric."""
         return self.fabric.setup(model, optimiser)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the precision of the Fabric."""
+        """Return Fabric's autocast."""
         return self.fabric.autocast()
 
     def backward(self, value: Tensor) -> None:
-        """Find the gradient as the strategy does."""
+        """Run the backward pass of the strategy."""
         self.fabric.backward(value)
 
     def clip(self, model: nn.Module, optimiser: torch.optim.Optimizer, limit: float) -> None:
-        """Cut the norm of the gradient, once Fabric has undone its scaling."""
+        """Clip the gradient norm, after Fabric has unscaled the gradients."""
         self.fabric.clip_gradients(model, optimiser, max_norm=limit)

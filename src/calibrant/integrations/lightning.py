@@ -1,6 +1,6 @@
-"""A criterion that learns after every epoch of a Lightning trainer.
+"""Adaptive criteria in a Lightning trainer: a callback that calls ``epoch_end``.
 
-In the module's ``__init__`` the criterion becomes an attribute, and its ``training_step`` calls it as any other loss::
+Set the criterion as an attribute in the module's ``__init__``, and call it in ``training_step`` like any other loss::
 
     self.criterion = Criterion("ada_focal")
     ...
@@ -25,21 +25,22 @@ from calibrant.predictions.collect import collect
 class CalibrationCallback(Callback):
     """Call ``Criterion.epoch_end`` once in every training epoch, with validation logits where the loss needs them.
 
-    ``criterion`` is the name of the module's attribute that holds the `Criterion`, such as ``"head.criterion"`` for one
-    further down. As a submodule it moves to the device and into checkpoints with the rest.
+    ``criterion`` is the name of the module's attribute that holds the `Criterion`, such as ``"head.criterion"`` for a
+    nested one. As a submodule it is moved to the device and saved in checkpoints with the rest.
 
     After the last batch of an epoch the module's ``forward`` runs over the validation loader, in eval mode, without
-    gradients, in the trainer's precision and for ``limit_val_batches``. Modes and random state are left as found. It is
-    done before Lightning validates and saves, so that a checkpoint holds what the epoch has taught. How often Lightning
-    itself validates does not matter. A loss that needs no validation costs no pass. An epoch that is broken off counts.
+    gradients, in the trainer's precision and for ``limit_val_batches``. Modes and random state are restored. This
+    happens before Lightning validates and saves, so that a checkpoint contains the updated criterion. How often
+    Lightning itself validates does not matter. A loss that needs no validation costs no pass. An interrupted epoch
+    counts.
 
-    ``split`` turns a batch into ``(inputs, labels)``, where inputs are a tensor, or a tuple or dict of arguments; a
-    batch that is such a pair, or a dict with "labels", needs none. ``dataloader`` is the place of the validation
-    loader, if there are several. In a distributed run each rank gives its part, in which Lightning's sampler may repeat
-    a few rows to make parts equal.
+    ``split`` turns a batch into ``(inputs, labels)``, where inputs are a tensor, or a tuple or dict of arguments; it is
+    not needed for a batch that is such a pair, or a dict with "labels". ``dataloader`` is the index of the validation
+    loader, if there are several. In a distributed run each rank contributes its part, in which Lightning's sampler may
+    repeat a few rows to make parts equal.
 
-    It costs a second pass where Lightning validates too: what ``validation_step`` does with logits cannot be known.
-    With a loss that learns, its value on the validation set is another measure in every epoch: monitor something else.
+    It costs a second pass where Lightning validates too, because the logits of ``validation_step`` are not accessible.
+    The value of an adaptive loss on the validation set is not comparable between epochs: monitor something else.
     """
 
     def __init__(
@@ -50,23 +51,23 @@ class CalibrationCallback(Callback):
         dataloader: int | None = None,
     ) -> None:
         self.criterion, self.split, self.dataloader = criterion, split, dataloader
-        self._ended = -1  # the last epoch that the criterion has learned from
+        self._ended = -1  # the last epoch for which epoch_end was called
 
     @property
     def state_key(self) -> str:
-        """The name of its state in a checkpoint: a module may have two criteria."""
+        """The key of the state in a checkpoint: a module may have two criteria."""
         return self._generate_state_key(criterion=self.criterion)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last epoch learned from: Lightning may end an epoch again that was saved at its end."""
+        """Return the last finished epoch: on resuming, Lightning may end an epoch again that was saved at its end."""
         return {"ended": self._ended}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a saved epoch."""
+        """Restore the last finished epoch."""
         self._ended = state_dict["ended"]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look for the criterion, and keep its state out of what torch copies from the first rank in every step."""
+        """Find the criterion, and exclude its buffers from those that DDP broadcasts from rank 0 in every step."""
         if stage != "fit":
             return
         self._ended = -1
@@ -77,19 +78,19 @@ class CalibrationCallback(Callback):
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(pl_module, names)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say at once that there is no validation set, not after an epoch."""
+        """Raise early, not after an epoch, if a validation set is needed and missing."""
         if self._found(pl_module).needs_validation:
             self._loader(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Let the criterion learn after the last batch, before anything is saved."""
+        """Update the criterion after the last batch, before anything is saved."""
         if trainer.is_last_batch:
             self._end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let it learn if the epoch was broken off."""
+        """Update the criterion if the epoch was interrupted."""
         self._end(trainer, pl_module)
 
     def _end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -115,7 +116,7 @@ class CalibrationCallback(Callback):
         return found.logits, found.labels
 
     def _batches(self, trainer: Trainer, module: LightningModule) -> Iterator[Any]:
-        """Yield batches as ``validation_step`` would get them, cut in two."""
+        """Yield batches as ``validation_step`` would get them, split into inputs and labels."""
         loader, place = self._loader(trainer)
         most = trainer.num_val_batches[place]
         for batch in islice(loader, None if math.isinf(most) else int(most)):
@@ -125,7 +126,7 @@ class CalibrationCallback(Callback):
             yield batch if self.split is None else self.split(batch)
 
     def _loader(self, trainer: Trainer) -> tuple[Any, int]:
-        trainer.validating = True  # as Lightning has it when it asks for this loader; it may not have done so yet
+        trainer.validating = True  # the state in which Lightning sets up this loader, which it may not have done yet
         trainer.fit_loop.epoch_loop.val_loop.setup_data()
         trainer.training = True
         if trainer.val_dataloaders is None or sum(trainer.num_val_batches) == 0:

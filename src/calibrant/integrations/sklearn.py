@@ -1,4 +1,4 @@
-"""Any calibrator around any scikit-learn classifier."""
+"""A scikit-learn meta-estimator that calibrates any classifier with any calibrator."""
 
 import warnings
 from typing import Any
@@ -19,20 +19,20 @@ from calibrant.registry import CALIBRATORS
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier whose probabilities are calibrated on scores of rows that it has not seen.
+    """A classifier whose probabilities are calibrated on held-out scores.
 
-    ``method`` is the name of a calibrator that needs no features, or ``"auto"``, which chooses one. With ``cv`` a
-    number of folds (stratified, shuffled by ``seed``), a splitter or a list of splits, copies of the estimator score
-    the rows they were not fitted on, one calibrator is fitted on all these scores, and the estimator itself on all
-    rows. With ``cv="prefit"`` the estimator is used as it is, and the rows given to ``fit`` must be new to it.
+    ``method`` is the name of a calibrator that needs no features, or ``"auto"``, which selects one. With ``cv`` a
+    number of folds (stratified, shuffled by ``seed``), a splitter or a list of splits, clones of the estimator give
+    out-of-fold scores, one calibrator is fitted on all these scores, and the estimator itself on all rows. With
+    ``cv="prefit"`` the estimator is used as it is, and ``fit`` must be given rows that it was not fitted on.
 
     Scores are those of ``decision_function`` (for two classes, the logit of the second), or the logarithm of
-    ``predict_proba`` where there is none. A copy that has never seen a class gives it the probability 1e-12, and rows
-    of that class in its fold are left out: they say nothing about the estimator that has seen it.
+    ``predict_proba`` where there is none. A class missing from the training rows of a fold has probability 1e-12 there,
+    and its rows are left out of the fold, since the final estimator does know the class.
 
-    After ``fit``: ``estimator_``, ``calibrator_``, ``classes_``, and ``choice_`` where the method was chosen.
+    After ``fit``: ``estimator_``, ``calibrator_``, ``classes_``, and ``choice_`` if the method is ``"auto"``.
 
-    One calibrator from all folds is a little too cautious: copies see fewer rows than the estimator.
+    A calibrator fitted on out-of-fold scores is slightly underconfident: the clones see fewer rows than the estimator.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -46,7 +46,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     """
 
     def __init__(self, estimator: Any = None, method: Any = "temperature", *, cv: Any = 5, seed: Any = 0) -> None:
-        # scikit-learn wants parameters taken as they come, and judged in ``fit``
+        # scikit-learn requires that parameters are stored unchanged and validated in ``fit``
         self.estimator = estimator
         self.method = method
         self.cv = cv
@@ -72,7 +72,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the calibrated probabilities, a column for each of ``classes_``."""
+        """Return the calibrated probabilities, one column for each of ``classes_``."""
         check_is_fitted(self)
         with torch.no_grad():
             return self.calibrator_(_scores(self.estimator_, X, self.classes_)).softmax(1).numpy()
@@ -106,7 +106,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return _scores(estimator, X, self.classes_), torch.from_numpy(np.searchsorted(self.classes_, y))
 
     def _held_out(self, estimator: Any, X: Any, y: Array) -> tuple[Tensor, Tensor]:
-        """Return the scores of rows by copies that have not seen them, and the labels."""
+        """Return out-of-fold scores and their labels."""
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("y must hold at least two classes; got one class.")
@@ -126,7 +126,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         if isinstance(self.cv, int) and isinstance(cv, StratifiedKFold):
             cv = StratifiedKFold(self.cv, shuffle=True, random_state=self.seed)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # a class may miss in a fold
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # a fold may lack a class
             return list(cv.split(X, y))
 
     def __sklearn_tags__(self) -> Any:
@@ -138,7 +138,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
 
 def _scores(estimator: Any, X: Any, classes: Array) -> Tensor:
-    """Return (n, k) logits in the order of ``classes``; one that the estimator has not seen gets almost nothing."""
+    """Return (n, k) logits in the order of ``classes``; a class unknown to the estimator gets probability 1e-12."""
     if hasattr(estimator, "decision_function"):
         given = np.asarray(estimator.decision_function(X), dtype=np.float64)
     else:

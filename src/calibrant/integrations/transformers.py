@@ -1,6 +1,6 @@
-"""Any criterion as the loss of a Hugging Face ``Trainer``.
+"""A Hugging Face ``Trainer`` with any criterion as its loss.
 
-It takes what ``Trainer`` takes, and a criterion::
+It takes the arguments of ``Trainer``, and a criterion::
 
     trainer = CalibratedTrainer(
         model, args, train_dataset=train, eval_dataset=validation, criterion=Criterion("ada_focal")
@@ -22,29 +22,29 @@ from transformers.trainer_utils import get_last_checkpoint
 from calibrant.losses.criterion import Criterion
 from calibrant.predictions.collect import collect
 
-IGNORED = -100  # the label of a token that has none
-TOKENS = ("ForTokenClassification", "ForMaskedLM")  # others shift labels by a token, or move classes to the front
+IGNORED = -100  # the label of ignored tokens
+TOKENS = ("ForTokenClassification", "ForMaskedLM")  # others shift labels by a token, or put the class dimension first
 FILE = "criterion.safetensors"
 
 
 class CalibratedTrainer(Trainer):
-    """A ``Trainer`` whose loss is a `Criterion`, which learns after every epoch from ``eval_dataset`` if it needs to.
+    """A ``Trainer`` whose loss is a `Criterion`, which is updated after every epoch from ``eval_dataset`` if needed.
 
-    The criterion is given ``outputs.logits`` and ``labels``, in training and in evaluation; the model is not, so that
-    it does not compute a loss of its own. Tokens are rows, but for those labelled -100. With gradient accumulation a
-    step minimises the mean over all its rows, whatever their number in each part.
+    The criterion gets ``outputs.logits`` and ``labels``, in training and in evaluation; labels are not passed to the
+    model, so that it does not compute its own loss. Each token is a row, except those labelled -100. With gradient
+    accumulation a step minimises the mean over all its rows, whatever their number in each micro-batch.
 
     After the last step of an epoch, before anything is evaluated or saved, the model runs over ``eval_dataset`` in eval
-    mode without gradients if the criterion asks for it; modes and random state are left as found. In a distributed run
-    each rank gives its part, in which a few rows may be repeated to make parts equal. An epoch that ``max_steps``
-    breaks off does not count.
+    mode without gradients if the criterion needs it; modes and random state are restored. In a distributed run each
+    rank contributes its part, in which a few rows may be repeated to make parts equal. An epoch cut short by
+    ``max_steps`` does not count.
 
-    The criterion's state is saved as ``criterion.safetensors`` beside each checkpoint, and is back when training
-    resumes. Each run that begins with ``model_init`` begins with a new criterion, too.
+    The criterion's state is saved as ``criterion.safetensors`` in each checkpoint, and restored when training resumes.
+    With ``model_init``, each run also starts with a fresh criterion.
 
-    It stands before another trainer as ``class Mine(CalibratedTrainer, OtherTrainer)``.
+    Combine it with another trainer as ``class Mine(CalibratedTrainer, OtherTrainer)``.
 
-    With a loss that learns, ``eval_loss`` is another measure in every epoch: the best model needs another metric.
+    With an adaptive loss, ``eval_loss`` is not comparable between epochs: select the best model by another metric.
     """
 
     def __init__(self, *args: Any, criterion: Criterion, **kwargs: Any) -> None:
@@ -57,7 +57,7 @@ class CalibratedTrainer(Trainer):
                 "Criterion('label_smoothing') smooths labels."
             )
         self.criterion = criterion
-        self.model_accepts_loss_kwargs = True  # so that compute_loss is told the number of rows of a whole step
+        self.model_accepts_loss_kwargs = True  # so that compute_loss gets the number of rows of a whole step
         self._first = deepcopy(criterion.state_dict())
         self.add_callback(_EpochEnd(self))
 
@@ -68,7 +68,7 @@ class CalibratedTrainer(Trainer):
         return_outputs: bool = False,  # noqa: FBT001, FBT002 (the signature of Trainer)
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the criterion's loss of a batch; in training, as its share of the step."""
+        """Return the criterion's loss of a batch; in training, scaled to its fraction of the step."""
         given, labels = _parted(inputs)
         outputs = model(**given)
         logits, labels = self._rows(_logits(outputs), labels)
@@ -76,11 +76,11 @@ class CalibratedTrainer(Trainer):
         if model.training and num_items_in_batch is not None and self.criterion.reduction == "mean":
             loss = loss * len(labels) / self._rows_of_step(num_items_in_batch)
         if not isinstance(outputs, Mapping):
-            outputs = (loss, *outputs)  # the place where Trainer expects a loss
+            outputs = (loss, *outputs)  # where Trainer expects the loss
         return (loss, outputs) if return_outputs else loss
 
     def _rows(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a row for each token that has a label; where there are no tokens, what came."""
+        """Return one row per labelled token; without a token dimension, the arguments unchanged."""
         if logits.dim() < 3:
             return logits, labels
         if labels.shape != logits.shape[:-1] or getattr(self.model, "loss_type", TOKENS[0]) not in TOKENS:
@@ -92,14 +92,14 @@ class CalibratedTrainer(Trainer):
         return logits[kept], labels[kept]
 
     def _rows_of_step(self, items: Tensor | int) -> Tensor:
-        """Return the rows of a step on one rank, from the number that Trainer has summed or divided over devices."""
+        """Return the rows of a step on one rank, from the count that Trainer has summed or divided over devices."""
         total = torch.as_tensor(items).flatten()[0]
         if self.args.average_tokens_across_devices:
             return total / self.accelerator.num_processes
         return total * max(self.args.n_gpu, 1)
 
     def epoch_end(self) -> None:
-        """Let the criterion learn from the epoch; the trainer calls this."""
+        """Update the criterion at the end of an epoch; called by the trainer."""
         if not self.criterion.needs_validation:
             self.criterion.epoch_end()
             return
@@ -118,7 +118,7 @@ class CalibratedTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train as ``Trainer`` does, with the criterion as it was in the checkpoint."""
+        """Train as ``Trainer`` does, with the criterion restored from the checkpoint."""
         if self.criterion.needs_validation and (self.eval_dataset is None or isinstance(self.eval_dataset, dict)):
             came = "a dict of several" if self.eval_dataset is not None else "none"
             raise ValueError(f"eval_dataset must be the one set that {self.criterion!r} learns from; got {came}.")
@@ -132,7 +132,7 @@ class CalibratedTrainer(Trainer):
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Save the model, and beside it the criterion if it has state."""
+        """Save the model, and the criterion in the same folder if it has state."""
         state = {name: value.cpu().contiguous() for name, value in self.criterion.state_dict().items()}
         if state and self.args.should_save:
             folder = Path(output_dir or str(self.args.output_dir))
@@ -152,7 +152,7 @@ class CalibratedTrainer(Trainer):
 
 
 class _EpochEnd(TrainerCallback):
-    """Ends an epoch once: after its last step, or where a loader of unknown length turns out to be done."""
+    """Calls ``epoch_end`` once per epoch: after its last step, or when a loader of unknown length is exhausted."""
 
     def __init__(self, trainer: CalibratedTrainer) -> None:
         self.trainer, self.ended = trainer, False
@@ -175,7 +175,7 @@ class _EpochEnd(TrainerCallback):
 
 
 class _Flat(nn.Module):
-    """A model that gives logits of shape (n, k), a row for each token where there are tokens."""
+    """A wrapper that returns logits of shape (n, k), one row per token where there are tokens."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

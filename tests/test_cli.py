@@ -1,6 +1,7 @@
 """The command line: one sentence and exit code 2 for bad input, records on request, gates with their codes."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -340,12 +341,40 @@ def test_json_of_calibrate_holds_both_comparisons_and_nothing_else_is_on_stdout(
     assert done.stderr == "written: j.npz\n"
 
 
+def test_the_page_of_calibrate_compares_before_and_after_and_draws_the_temperature_by_margin(calibrate, halves):
+    done = calibrate("val.npz", "--method", "smart", "--apply", "test.npz", "--report", "page.html")
+    assert done.stdout.endswith("written: page.html\n")
+    page = (halves / "page.html").read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["val.npz", "test.npz", "Temperature by logit margin"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["identity", "smart"] * 2
+    assert 'aria-label="Temperature that smart gives a row against the logit margin of the row."' in page
+    changes = re.findall(r"[+-]0\.\d+ ± 0\.\d+", done.stdout.partition("\n")[2])
+    assert len(changes) == 2
+    assert all(change in page for change in changes)
+
+
+def test_the_page_of_calibrate_draws_no_margins_for_one_temperature_and_says_where_labels_are_missing(
+    calibrate, halves
+):
+    calibrate("val.npz", "--method", "temperature", "--apply", "unlabelled.npz", "--report", "page.html")
+    page = (halves / "page.html").read_text()
+    assert "logit margin" not in page
+    assert "No labels there: how well it did is unknown." in page
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "calibrant", "methods", "scores"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["val.npz", "--method", "temprature"], "has no 'temprature'. Did you mean 'temperature'"),
         (["val.npz", "--out", "o.npz"], "--out needs --apply: the rows to calibrate"),
         (["val.npz", "--apply", "test.npz", "--out", "o.csv"], "o.csv must end in .npz; got '.csv'."),
+        (["val.npz", "--report", "page.pdf"], "page.pdf must end in .html; got '.pdf'."),
+        (["val.npz", "--report", "no/such/page.html"], "must lie in a folder that exists; 'no/such' does not."),
         (["val.npz", "--save", "cal.pt"], "cal.pt must end in .safetensors; got '.pt'."),
         (["val.npz", "--save", "no/such/cal.safetensors"], "must lie in a folder that exists; 'no/such' does not."),
         (["val.npz", "--apply", "test.npz", "--out", "test.npz"], "test.npz must not be a file that is read"),

@@ -368,6 +368,14 @@ def test_a_line_holds_the_curves_numbers(draw, name, x, y, label):
     assert lines(draw(WHOLE))[label] == [drawn[x].tolist(), drawn[y].tolist()]
 
 
+def test_the_temperature_by_margin_holds_the_curves_numbers():
+    drawn = curve("margin_temperature", margin=[0, 1, 4], temperature=[1.5, 1.2, 0.9], low=[1, 1, 0.8], high=[2, 2, 1])
+    assert lines(figures.margin_temperature(replace(BARE, curves=(drawn,))))["temperature"] == [
+        drawn["margin"].tolist(),
+        drawn["temperature"].tolist(),
+    ]
+
+
 def test_a_curve_of_one_point_is_visible():
     (line,) = (line for line in figures.roc(POINTS).lines if line.get_label() == "by confidence")
     assert line.get_marker() == "o"

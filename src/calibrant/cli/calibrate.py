@@ -1,13 +1,19 @@
 """calibrant calibrate: held-out rows -> a calibrator, and other rows calibrated."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calibrant.calibrators import apply as calibrating
+from calibrant.calibrators._solvers.samplewise import Samplewise
+from calibrant.calibrators.autocalibrate import Choice
 from calibrant.cli.progress import progress
 from calibrant.io import files
+from calibrant.io.atomic import write_whole
+from calibrant.predictions.predictions import Predictions
+from calibrant.records import Findings
 from calibrant.registry import CALIBRATORS
 
 
@@ -17,6 +23,7 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
     apply: Annotated[Path | None, typer.Option(help="Rows to calibrate, with or without labels.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the calibrator here (.safetensors).")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the calibrated rows of --apply here (.npz).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the comparison as a page here (.html).")] = None,
     by_group: Annotated[bool, typer.Option("--by-group", help="Keep the rows of a group in one fold.")] = False,  # noqa: FBT002  a flag
     ignore_index: Annotated[int | None, typer.Option(help="Leave out rows with this label.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the folds and of the fits.")] = 0,
@@ -30,7 +37,7 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         CALIBRATORS.entry(method)
     if out is not None and apply is None:
         raise ValueError("--out needs --apply: the rows to calibrate, other than those fitted on.")
-    for target, ending in ((save, ".safetensors"), (out, ".npz")):
+    for target, ending in ((save, ".safetensors"), (out, ".npz"), (report, ".html")):
         if target is not None:
             files.check_target(target, ending, [predictions, *([apply] if apply else [])])
     fitted = files.read(predictions, ignore_index=ignore_index)
@@ -50,6 +57,25 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         choice.calibrator.save(save)
     if out is not None and then is not None:
         files.write(out, then.predictions)
+    if report is not None:
+        write_whole(_page(choice, then, predictions.name, fitted if rows is None else rows).encode(), report)
     typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))
-    for written in (path for path in (save, out) if path is not None):
+    for written in (path for path in (save, out, report) if path is not None):
         typer.echo(f"written: {written}", err=as_json)
+
+
+def _page(choice: Choice, then: calibrating.Applied | None, name: str, rows: Predictions) -> str:
+    """Return the page: both comparisons and, where each row has its own temperature, the temperature by margin."""
+    from calibrant.report.comparison import render  # matplotlib and jinja2 are needed only here
+
+    records = [replace(record, dataset=name) for record in choice.records]
+    captions = {name: f"Cross-fitted on the rows to fit on. {choice.understood}"}
+    if then is not None:
+        applied = then.name if then.name != name else f"{then.name}, applied"
+        records += [replace(record, dataset=applied) for record in then.records]
+        captions[applied] = f"Before and after, on the rows of --apply. {then.understood}"
+    own = choice.calibrator if isinstance(choice.calibrator, Samplewise) else None
+    curves = () if own is None else (calibrating.margin_temperature(own, rows),)
+    notes = () if then is None else then.notes
+    found = Findings(repr(choice.calibrator), choice.reason, notes, (), tuple(records), curves)
+    return render(found, choice.name, captions)

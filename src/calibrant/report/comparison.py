@@ -33,14 +33,14 @@ def text(records: Iterable[Record], chosen: str) -> str:
 
 
 def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
-    """Write a page with one captioned table for each data set, and the curve ``margin_temperature`` if there is one.
+    """Write a page with a table for each captioned data set, and the curve ``margin_temperature`` if there is one.
 
     Reference of the curve: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
     """
     from calibrant.report import figures, page  # matplotlib and jinja2 are needed only here
 
     tables = {}
-    for dataset in dict.fromkeys(record.dataset for record in findings.records):
+    for dataset in captions:
         methods = _methods(record for record in findings.records if record.dataset == dataset)
         rows = {name: list(_cells(found)) for name, found in methods.items() if "failed" not in found}
         tables[dataset] = rows, _failed(methods)

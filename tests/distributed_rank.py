@@ -10,6 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from loss_oracles import sizes
 from torch.nn.parallel import DistributedDataParallel
 
 from calibrant.losses.criterion import Criterion
@@ -29,8 +30,7 @@ def network():
 
 
 def criteria():
-    first = {"online_label_smoothing": {"k": K}, "correctness_ranking": {"n": TRAINED}}
-    made = {f"loss {name}": lambda name=name: Criterion(name, first.get(name)) for name in LOSSES}
+    made = {f"loss {name}": lambda name=name: Criterion(name, sizes(name, K, TRAINED)) for name in LOSSES}
     made |= {f"penalty {name}": lambda name=name: Criterion("focal", penalty=name, weight=2.0) for name in PENALTIES}
     made["penalty mmce, sum"] = lambda: Criterion("cross_entropy", penalty="mmce", reduction="sum")
     made["loss seca, sum"] = lambda: Criterion("seca", reduction="sum")

@@ -1,9 +1,18 @@
-"""Losses and penalties once more, row by row, in numpy and plain Python: slow, and written from the formulas."""
+"""Oracles of losses and penalties: numpy and plain Python, row by row, written from the formulas."""
 
+import inspect
 import math
 
 import numpy as np
 from scipy.special import gammaln
+
+from calibrant.registry import LOSSES
+
+
+def sizes(name, k, n):
+    """Return the options that a loss cannot be made without: the number of classes, or of training rows."""
+    parameters = inspect.signature(LOSSES[name]).parameters
+    return {option: size for option, size in (("k", k), ("n", n)) if option in parameters}
 
 
 def probabilities(z):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from loss_oracles import sizes
 from torch.func import grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
@@ -18,12 +19,7 @@ from calibrant.losses.criterion import Criterion
 from calibrant.losses.functional import true_nll
 from calibrant.registry import LOSSES, PENALTIES
 
-ALL = [
-    *((name, {}) for name in LOSSES if name not in ("online_label_smoothing", "correctness_ranking")),
-    ("online_label_smoothing", {"k": 5}),
-    ("correctness_ranking", {"n": 30}),
-    ("au", {"histogram": "epoch"}),
-]
+ALL = [*((name, sizes(name, k=5, n=30)) for name in LOSSES), ("au", {"histogram": "epoch"})]
 # elsewhere: the checks of shapes cannot be compiled. More than eight of them in one process
 SCRIPT = """
 import copy, torch

@@ -180,8 +180,7 @@ def made(row, k=3, dtype=torch.float64):
         return partial((PENALTIES if row.name in PENALTIES else LOSSES)[row.name], **options)
     if known:
         options["bins"] = len(row.options["inner"]) + 1
-    first = {"online_label_smoothing": [k], "correctness_ranking": [50]}.get(row.name, [])
-    loss = LOSSES[row.name](*first, **options).to(dtype)
+    loss = LOSSES[row.name](**oracle.sizes(row.name, k, n=50), **options).to(dtype)
     for key in known:
         getattr(loss, key).copy_(torch.tensor(row.options[key], dtype=dtype))
     if row.name == "online_label_smoothing":

@@ -149,7 +149,7 @@ def test_a_run_that_goes_on_ends_as_one_left_alone(loss, optimiser, tmp_path):
 
 
 KILLED = """
-import sys, time
+import signal, sys
 sys.path.insert(0, sys.argv[2])
 from calibrant.training.recipe import Recipe
 from calibrant.training.train import train
@@ -157,6 +157,8 @@ recipe = Recipe("digits", "lenet", 14, 0.05, loss="ada_focal", batch=64, validat
                 select="loss", select_after=3)
 def told(epoch):
     print(epoch["epoch"], flush=True)
+    if epoch["epoch"] == 13 and "wait" in sys.argv:
+        signal.pause()  # a slow killer must not come too late
 train(recipe, sys.argv[1], device="cpu", on_epoch=told)
 print("done", flush=True)
 """
@@ -174,7 +176,7 @@ def test_a_killed_run_started_again_ends_with_the_same_numbers(tmp_path):
     g = np.random.default_rng(0)
     for epoch in (2, 6, 11):  # killed in the midst of a later epoch, or of its checkpoint
         process = subprocess.Popen(
-            [*command, str(tmp_path / "killed"), str(HERE)], env=environment, stdout=subprocess.PIPE, text=True
+            [*command, str(tmp_path / "killed"), str(HERE), "wait"], env=environment, stdout=subprocess.PIPE, text=True
         )
         with process.stdout:
             while int(process.stdout.readline()) < epoch:

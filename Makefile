@@ -5,7 +5,7 @@ PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # bytecode is written for what is imported, when it is imported first, and not for all that is installed
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test browser check bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -21,8 +21,11 @@ demo: .venv/ready  ## audit, repair, certify and train on real rows, and write d
 	$(BIN)/calibrant demo
 
 test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --ignore=tests/slow
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/slow -o addopts=--strict-markers  # a million calls: shapes unchecked
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+browser:  ## install Chromium and chromedriver for the browser tests (Debian)
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null
 
 check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -55,11 +55,12 @@ def findings():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium and chromedriver must be installed where CI is set.")
-        pytest.skip("chromium or chromedriver is not installed.")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if missing := [name for name, found in (("chromium", program), ("chromedriver", driver)) if found is None]:
+        if os.environ.get("CALIBRANT_BROWSER") == "required":
+            pytest.fail(f"CALIBRANT_BROWSER is required, so {' and '.join(missing)} must be installed.")
+        pytest.skip(f"{' and '.join(missing)} not installed, and CALIBRANT_BROWSER is not required")
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):

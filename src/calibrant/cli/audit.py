@@ -25,7 +25,7 @@ def audit_command(
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.9,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
-    """Say whether the confidence can be believed, how sure we are of that, and what to do next."""
+    """Audit a classifier's confidence: is it calibrated, how certain is that, and what to do next."""
     rules = [gate.parse(rule) for rule in gates or []]
     if report is not None:
         check_path(report)

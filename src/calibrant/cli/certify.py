@@ -1,4 +1,4 @@
-"""calibrant certify: held-out rows -> a threshold with a guarantee, and what it does to other rows."""
+"""calibrant certify: held-out rows -> a threshold with a guarantee, evaluated on other rows."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""calibrant methods: what there is, and what it is."""
+"""calibrant methods: list every registered method, or describe some."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def methods_command(
         str | None, typer.Argument(help="scores, metrics, losses, penalties, calibrators or trust; or show.")
     ] = None,
     names: Annotated[list[str] | None, typer.Argument(help="After show: methods to describe.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of records.")] = False,  # noqa: FBT002  a flag
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,  # noqa: FBT002  a flag
     out: Annotated[Path | None, typer.Option(help="Draw the losses shown: .svg, .png or .pdf.")] = None,
     options: Annotated[list[str] | None, typer.Option("--option", help="Of a loss shown, such as gamma=5.")] = None,
     k: Annotated[int | None, typer.Option(help="Number of classes of the losses shown; 10 unless given.")] = None,

@@ -1,4 +1,4 @@
-"""A bar for long work."""
+"""The progress bar of the commands."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on stderr, on a terminal only; what is yielded names each step as it begins."""
+    """Show a progress bar on stderr if it is a terminal; yields a function that advances it to a named step."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -25,23 +25,23 @@ METRICS = ("accuracy", "nll", "brier", "top_label_ece")
 
 def train_command(  # noqa: PLR0913  the command names everything it takes
     recipe: Annotated[str | None, typer.Option(help="A recipe by name, or a .toml file; --list names them.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Instead of the recipe's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Instead of the recipe's.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Overrides the recipe's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Overrides the recipe's.")] = None,
     loss: Annotated[list[str] | None, typer.Option(help="A loss or penalty; several make several runs.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A seed; several make several runs.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Overrides the recipe's.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Overrides the recipe's.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Overrides the recipe's.")] = None,
     entries: Annotated[list[str] | None, typer.Option("--set", help="Any entry of a recipe: clip=2.0.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder with the data; or set $CALIBRANT_DATA.")] = None,
     out: Annotated[Path, typer.Option(help="Runs are left in OUT/RECIPE/LOSS-SEED.")] = Path("runs"),
     device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is one.")] = None,
-    features: Annotated[bool, typer.Option("--features", help="Keep what the head sees, too.")] = False,  # noqa: FBT002  a flag
+    features: Annotated[bool, typer.Option("--features", help="Keep the last layer's inputs, too.")] = False,  # noqa: FBT002  a flag
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Compile; long GPU runs do.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records of the test sets.")] = False,  # noqa: FBT002  a flag
-    listed: Annotated[bool, typer.Option("--list", help="Name the recipes, and stop.")] = False,  # noqa: FBT002  a flag
+    listed: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,  # noqa: FBT002  a flag
 ) -> None:
-    """Train classifiers by a recipe; a run that was stopped goes on where it was.
+    """Train classifiers by a recipe; an interrupted run resumes from its checkpoint.
 
     On one GPU several runs share it; under torchrun the ranks share each batch.
     """
@@ -89,7 +89,7 @@ def _entries(given: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def _watched(runs: Mapping[Path, Recipe]) -> Iterator[dict[Path, OnEpoch]]:
-    """Show a bar a run on a terminal; elsewhere a line every tenth of the epochs."""
+    """Show a progress bar for each run on a terminal; elsewhere, print a line every tenth of the epochs."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

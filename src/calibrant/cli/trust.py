@@ -48,7 +48,7 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.9,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
-    """Learn when not to trust a classifier, and say whether that beats its own confidence.
+    """Fit trust predictors, and say whether any beats the classifier's own confidence.
 
     Exit code 3: every row of --apply is right, or every row is wrong, so that nothing can be ranked. Wrong rows that
     another order of the columns would make right are refused on reading (exit code 2).
@@ -135,7 +135,7 @@ def _check_stems(paths: list[Path]) -> None:
 
 
 def _write(judged: Predictions, path: Path) -> None:
-    """Write what `calibrant certify` reads: the confidence, whether the answer was right, and what came with it."""
+    """Write the file that `calibrant certify` reads: confidence, correct, groups and weights."""
     arrays: dict[str, Any] = {"confidence": judged.confidence.numpy(), "correct": judged.correct.numpy()}
     if judged.groups is not None:
         arrays["groups"] = judged.groups.astype(str)

@@ -1,4 +1,4 @@
-"""From numbers to words: the verdict, and what to do next."""
+"""The audit in words: the verdict, and what to do next."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ FEW = 30  # rows below which nothing is advised but more of them
 
 @dataclass(frozen=True)
 class Certified:
-    """A threshold above which the error is at most ``max_error``, by a bound that survives the search.
+    """A threshold above which the error is at most ``max_error``, by a bound that holds after the search for it.
 
     ``shown`` is the threshold in as many digits as it needs.
     """
@@ -48,7 +48,7 @@ def _unlikely(record: Record) -> bool:
 
 
 def _leans(gap: Record) -> bool:
-    """Whether the interval of the mean gap leaves zero out."""
+    """Whether the interval of the mean gap excludes zero."""
     return gap.low is not None and gap.high is not None and (gap.low > 0 or gap.high < 0)
 
 

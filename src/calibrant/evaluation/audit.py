@@ -1,4 +1,4 @@
-"""The audit: every line of the report measured, a verdict and advice.
+"""The audit: metrics with confidence intervals and noise floors, a verdict, and advice.
 
 Which metrics, in which order and under which heading, is one list, `calibrant.report.sections.SECTIONS`: to add a
 metric to the audit, add a line there.
@@ -62,11 +62,11 @@ def audit(
     fitted_on: tuple[str, ...] = (),
     on_step: Callable[[str], None] | None = None,
 ) -> Audit:
-    """Say whether a classifier's confidence can be believed, how sure we are of that, and what to do next.
+    """Audit a classifier's confidence: is it calibrated, how certain is that, and what to do next.
 
     ``level`` is that of every interval; ``resamples`` the number of bootstrap resamples and of label draws for the
     noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
-    records; ``on_step`` is told each metric before it is computed. Predictions that a calibrator made
+    records; ``on_step`` is called with each metric before it is computed. Predictions that a calibrator made
     (``calibrator.calibrate(predictions)``) know the rows it was fitted on; ``fitted_on=calibrator.fitted.rows`` says
     it of others: if these are the same rows, the audit says that its numbers are optimistic.
 
@@ -112,7 +112,7 @@ def audit(
 
 
 def _certified(p: Predictions) -> advice.Certified | None:
-    """Certify one of a few limits, at most half of the present error; None with weights, or where nothing can be."""
+    """Certify an error limit of at most half the present error; None if that fails, or with weights."""
     error = float((~p.correct).double().mean())
     limit = next((limit for limit in LIMITS if limit <= error / 2), None)
     if limit is None or p.weights is not None or not advice.FEW <= len(p) <= MOST_CERTIFIED:
@@ -190,7 +190,7 @@ def _worst(kind: str, p: Predictions, place: Array, names: list[str], level: flo
 
 
 def _binomial_p(p: Predictions) -> float:
-    """Return the two-sided p-value of as many right rows if each were right with the mean confidence."""
+    """Return the two-sided binomial p-value of the number of right rows under the mean confidence."""
     w = repetitions(p.weights, len(p))
     n = max(1, round(w.sum() ** 2 / (w**2).sum()))  # rows of unequal weight count as fewer
     right, sure = round(n * measure("accuracy", p)), measure("mean_confidence", p)

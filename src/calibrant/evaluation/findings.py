@@ -20,7 +20,7 @@ class Report(ABC):
 
     @property
     def verdict(self) -> str:
-        """What it comes to, in words."""
+        """The conclusion in words."""
         return self.findings.verdict
 
     @abstractmethod

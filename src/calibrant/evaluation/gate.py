@@ -1,4 +1,4 @@
-"""A gate for CI: does a metric keep a limit, beyond doubt? Pass, fail, or not enough data to decide."""
+"""CI gates: a metric's interval against a limit; pass, fail, or not enough data."""
 
 import math
 import operator
@@ -12,7 +12,7 @@ _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.
 
 @dataclass(frozen=True)
 class Rule:
-    """A metric, which side of a limit it must keep, and the limit."""
+    """A metric, a comparison sign, and a limit."""
 
     metric: str
     sign: str
@@ -21,14 +21,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a gate decided, and why: ``code`` is 0 pass, 1 fail, 3 not enough data."""
+    """The outcome and its reason: ``code`` is 0 pass, 1 fail, 3 not enough data."""
 
     code: int
     reason: str
 
 
 def parse(text: str) -> Rule:
-    """Read a rule such as ``"ece_excess<0.02"``.
+    """Parse a rule such as ``"ece_excess<0.02"``.
 
     Example:
         >>> parse("accuracy >= 0.9")

@@ -1,4 +1,4 @@
-"""Rows out of distribution: how well any score tells them from rows in it."""
+"""Out-of-distribution detection: AUROC, FPR at 95 % TPR and AUPR of any confidence score."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,8 +52,8 @@ def outlier_records(
     ``scores`` are names of the registry, or a mapping from names to functions of `Predictions`, such as a trust
     predictor's ``lambda p: trust(p.logits)``; higher = surer. After temperature scaling pass the scaled logits. Labels
     are not looked at. Instead of `Predictions`, ``inside`` and every ``outside`` may be confidences of shape (n,),
-    taken as they are. The interval of the AUROC redraws both kinds of rows, each among its own; of a kind with a
-    single row there is none.
+    taken as they are. The interval of the AUROC is a bootstrap over both kinds of rows separately; there is
+    none if a kind has a single row.
 
     Reference: Hendrycks & Gimpel, ICLR 2017; Liang, Li & Srikant, ICLR 2018.
 
@@ -79,20 +79,20 @@ def outlier_records(
 
 
 def _measured(here: Vector, there: Vector, blank: Record, level: float, resamples: int) -> Iterator[Record]:
-    """Fill the record in, measure by measure. Only the order of the scores counts, so ranks stand for them."""
+    """Yield a record for each measure. Only the order of the scores counts, so ranks replace them."""
     both = np.unique(np.concatenate([here, there]), return_inverse=True)[1].astype(np.float64)
     ranks, kind = torch.from_numpy(both), torch.arange(len(both)) < len(here)
     for metric, measure in MEASURES.items():
         value = METRICS[measure](ranks, kind)
         record = replace(blank, metric=metric, value=value)
-        if metric == "ood_auroc" and min(len(here), len(there)) > 1:  # one row drawn again is itself: no spread
+        if metric == "ood_auroc" and min(len(here), len(there)) > 1:  # a bootstrap of one row has no spread
             half = float(ndtri((1 + level) / 2)) * _spread(ranks, kind, resamples, blank.seed or 0)
             record = replace(record, low=max(0.0, value - half), high=min(1.0, value + half), level=level)
         yield record
 
 
 def _spread(ranks: Tensor, kind: Tensor, resamples: int, seed: int) -> float:
-    """Return the standard deviation of the AUROC over rows drawn again, each among those of its own kind."""
+    """Return the bootstrap standard error of the AUROC, resampling inside and outside rows separately."""
     rng, inside = np.random.default_rng(seed), int(kind.sum())
     sides = (np.arange(inside), np.arange(inside, len(kind)))
     drawn = (np.concatenate([rng.choice(side, len(side)) for side in sides]) for _ in range(resamples))

@@ -1,4 +1,4 @@
-"""The trust report: which predictor tells right answers from wrong ones, and whether any beats max-softmax."""
+"""The trust report: failure prediction by each trust predictor, compared with max-softmax."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,16 +73,16 @@ def trust_report(  # noqa: PLR0913  the report names everything it takes
 
     An answer is trusted above 1/2 (TPR: the share of the right ones) and distrusted below ``distrust_below[name]``
     (TNR: the share of the wrong ones); unless said, below what the predictor that judged them says (1/K for a true
-    class probability), else 1/2. Intervals have the given ``level``: exact for shares, redrawn rows for the rest.
+    class probability), else 1/2. Intervals have the given ``level``: exact for shares, bootstrap for the rest.
 
     The difference of each AUROC to the baseline's has a paired interval: DeLong's standard error with Student's
-    quantile, or rows redrawn if they have weights. Those of one set of rows hold together with that level; nothing is
+    quantile, or a bootstrap if rows have weights. Those of one set of rows hold together with that level; nothing is
     corrected over sets, so among many shifts some predictor may seem better by chance. With fewer than 20 right or 20
     wrong rows there is no such interval, and none is called better.
 
     ``shifted`` maps the name of a shift to predictors judged on its rows; ``sweep`` has columns alpha, loss, tpr and
     tnr; ``outliers`` are records of `ood.outlier_records` to show beside. ``resamples`` is 200; fewer,
-    but at least 100, above 100 000 rows. ``on_step`` is told each predictor before it is measured.
+    but at least 100, above 100 000 rows. ``on_step`` is called with each predictor before it is measured.
 
     Reference: Corbière et al., NeurIPS 2019; Luo et al., NeurIPS 2021 (steep slope loss).
 
@@ -123,7 +123,7 @@ def _draws(judged: Judged, resamples: int | None) -> int:
 
 
 def _check(judged: Judged, baseline: str, name: str) -> None:
-    """Refuse what is not the same rows judged by each predictor, the baseline among them."""
+    """Require the same rows for every predictor, and the baseline among them."""
     _check_names(judged, name, "a predictor to Predictions(confidence=..., correct=...)")
     for key, p in judged.items():
         if not isinstance(p, Predictions):
@@ -184,7 +184,7 @@ def _records(
 
 
 def _difference(p: Predictions, base: Predictions, level: float, draws: int, seed: int) -> Comparison:
-    """Compare two AUROCs. Of few rows the spread is known too badly for an interval: noise would often seem better."""
+    """Compare two AUROCs; without an interval on few rows, where its standard error is unreliable."""
     few = min(_sides(p))
     if few < FEWEST:
         one, two = (measure("failure_auroc", each) for each in (p, base))
@@ -192,7 +192,7 @@ def _difference(p: Predictions, base: Predictions, level: float, draws: int, see
     if p.weights is not None or base.weights is not None:
         return compare("failure_auroc", p, base, level=level, resamples=draws, seed=seed)
     one, two, error = paired_auroc(float64(p.confidence), float64(base.confidence), p.correct.numpy())
-    half = float(student.ppf((1 + level) / 2, few - 1)) * error  # the smaller side decides how well the error is known
+    half = float(student.ppf((1 + level) / 2, few - 1)) * error  # degrees of freedom of the smaller side
     chance = 2 * float(student.sf(abs(one - two) / error, few - 1)) if error else float(one == two)
     return Comparison(one - two, one - two - half, one - two + half, level, chance)
 
@@ -239,7 +239,7 @@ def _notes(places: Mapping[str, Judged]) -> tuple[str, ...]:
 
 
 def _too_few(right: int, wrong: int) -> str:
-    """Say that these rows are too few to compare predictors, or nothing if they are not.
+    """Say that these rows are too few to compare predictors; empty if they are not.
 
     Example:
         >>> _too_few(995, 5)
@@ -286,13 +286,13 @@ def _advice(records: Sequence[Record], baseline: str) -> tuple[str, ...]:
 
 
 def _certify(name: str = "") -> str:
-    """Say what to type for a threshold: the classifier's own confidence is in the file, another is written first."""
+    """Return the command that certifies a threshold; another predictor's confidence is written to a file first."""
     first = JUDGED.format(name=name if name.isidentifier() else "NAME") if name else ""
     return f"{CERTIFY.format(first=first, file='JUDGED.npz' if name else 'ROWS.npz')} --max-error 0.02."
 
 
 def _nothing(base: Row) -> str:
-    """Say why nothing can be ranked, or nothing if it can."""
+    """Say why nothing can be ranked; empty if something can."""
     accuracy = base.cells["accuracy"]
     if accuracy.n == 1:
         return "One row says nothing: there is nothing to rank."
@@ -335,7 +335,7 @@ def _few(base: Row) -> bool:
 
 
 def _alike(row: Row) -> bool:
-    """Whether the difference to the baseline is nothing at all, to the last digit shown."""
+    """Whether the difference to the baseline is zero in the digits shown."""
     told = row.change
     ends = (math.nan,) if told is None else (told.value, told.low, told.high)
     return all(end is not None and abs(end) < SEEN for end in ends)

@@ -23,7 +23,7 @@ Methods = Mapping[str, Mapping[str, Record]]  # method -> metric -> record
 
 
 def text(records: Iterable[Record], chosen: str) -> str:
-    """Write the table of methods in the order in which the records name them."""
+    """Format the table, one method a row, in the order of the records."""
     methods = _methods(records)
     table = aligned(HEADINGS, gap=1)
     for name, found in methods.items():
@@ -33,7 +33,7 @@ def text(records: Iterable[Record], chosen: str) -> str:
 
 
 def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
-    """Write a page with a table for each captioned data set, and the curve ``margin_temperature`` if there is one.
+    """Render a page with a table for each captioned data set, and the curve ``margin_temperature`` if there is one.
 
     Reference of the curve: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
     """

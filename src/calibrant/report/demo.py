@@ -34,7 +34,7 @@ class Row:
 
 
 def rows(findings: Findings, dataset: str) -> list[Row]:
-    """Return a row for each method, in the order in which the records name them."""
+    """Return a row for each method, in the order of the records."""
     records = [record for record in findings.records if record.dataset == dataset]
     chosen = {record.method for record in records if record.metric == "chosen"}
     cells: dict[str, dict[str, Record]] = {}
@@ -44,14 +44,14 @@ def rows(findings: Findings, dataset: str) -> list[Row]:
 
 
 def _change(record: Record | None) -> str:
-    """Write a change against the same network as trained; one against another network is for the findings."""
+    """Format a change against the same network as trained; empty for a change against another network."""
     if record is None or record.settings["against"] not in ("as trained", record.method.partition(" + ")[0]):
         return ""
     return f"{record.value:+.4f} [{record.low:+.4f}, {record.high:+.4f}]"
 
 
 def text(findings: Findings) -> str:
-    """Write the headline, one table, and the findings."""
+    """Format the headline, one table, and the findings."""
     table = aligned(("", *METRICS.values(), "[90 %]", "noise floor (95 %)"))
     for dataset, title in DATASETS.items():
         table.add_row(title.partition(":")[0])
@@ -66,7 +66,7 @@ def text(findings: Findings) -> str:
 
 
 def render(findings: Findings) -> str:
-    """Write the page. The same findings give the same bytes."""
+    """Render the page. The same findings give the same bytes."""
     find = {record.metric: record for record in findings.records if record.dataset == "cifar100"}
     chosen = find["chosen"].method
     plot = replace(page.PLOTS[0], width=3.7)

@@ -66,7 +66,7 @@ def _bins(ax: Axes, bins: Curve) -> None:
 
 
 def confidence_histogram(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw how many right and how many wrong answers lie at each confidence."""
+    """Draw the histogram of confidence, split into right and wrong answers."""
     ax = _ready(ax, x="confidence", y="rows")
     if bars := findings.curve("confidence_histogram"):
         low, width = bars["low"], bars["high"] - bars["low"]
@@ -88,7 +88,7 @@ def confidence_histogram(findings: Findings, ax: Axes | None = None) -> Axes:
 
 
 def risk_coverage(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw the error among accepted answers against the share accepted, beside the best possible ordering."""
+    """Draw the risk-coverage curve, beside that of the best possible ordering."""
     ax = _ready(ax, x="share accepted (coverage)", y="error among accepted")
     _line(ax, findings.curve("oracle_risk_coverage"), "coverage", "risk", label="best possible ordering", color=QUIET)
     _line(ax, findings.curve("risk_coverage"), "coverage", "risk", label="by confidence", color=SURE)
@@ -98,7 +98,7 @@ def risk_coverage(findings: Findings, ax: Axes | None = None) -> Axes:
 
 
 def generalised_risk_coverage(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw the share of all rows that are accepted and wrong against the share accepted."""
+    """Draw the generalised risk-coverage curve: accepted and wrong, as a share of all rows, against coverage."""
     ax = _ready(ax, x="share accepted (coverage)", y="accepted and wrong")
     curve = findings.curve("generalised_risk_coverage")
     _line(ax, curve, "coverage", "risk", label="by confidence", color=SURE)
@@ -108,7 +108,7 @@ def generalised_risk_coverage(findings: Findings, ax: Axes | None = None) -> Axe
 
 
 def roc(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw the share of right answers kept against the share of wrong answers kept, over all thresholds."""
+    """Draw the ROC curve of right against wrong answers."""
     ax = _ready(ax, x="wrong answers kept", y="right answers kept")
     ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), label="a coin")
     _line(ax, findings.curve("roc"), "fpr", "tpr", label="by confidence", color=SURE)
@@ -117,7 +117,7 @@ def roc(findings: Findings, ax: Axes | None = None) -> Axes:
 
 
 def margin_reliability(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw accuracy against confidence for rows of small, middling and large logit margin."""
+    """Draw one reliability diagram for each group of rows by logit margin."""
     ax = _ready(ax, x="confidence", y="accuracy")
     ax.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
     if curve := findings.curve("margin_reliability"):
@@ -140,7 +140,7 @@ def _shades(count: int) -> list[tuple[str, str]]:
 
 
 def margin_temperature(findings: Findings, ax: Axes | None = None) -> Axes:
-    """Draw the temperature that a calibrator gives against the logit margin of the row."""
+    """Draw the per-row temperature of a calibrator against the logit margin."""
     ax = _ready(ax, x="logit margin", y="temperature")
     ax.axhline(1, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
     if curve := findings.curve("margin_temperature"):
@@ -209,7 +209,7 @@ def _presentation(style: str) -> dict[str, str]:
 
 
 def _owned(attribute: str, text: str, name: str) -> str:
-    """Put the figure's name before an id and before each reference to one."""
+    """Prefix an id, and each reference to one, with the figure's name."""
     if attribute == "id":
         return f"{name}-{text}"
     return text.replace("#", f"#{name}-") if attribute in ("href", "clip-path") else text

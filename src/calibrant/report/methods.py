@@ -1,4 +1,4 @@
-"""Registered methods: their description for a terminal, the shape of a loss as a figure, AdaFocal's history."""
+"""Registered methods: descriptions for a terminal, and figures of loss shapes and AdaFocal's history."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ FORMATS: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}, ".pdf
 
 
 def particulars(entry: Entry, shape: Curve | None = None) -> dict[str, Any]:
-    """Return all that a registered method says of itself, with the shape of a loss where there is one."""
+    """Return a method's formula, options, facts and reference, and the shape of a loss."""
     maker = getattr(entry.method, "fit", entry.method)  # a calibrator is told its options when it is fitted
     parameters = inspect.signature(maker).parameters.values()
     told = [p for p in parameters if inspect.isclass(maker) or p.kind is p.KEYWORD_ONLY]
@@ -52,7 +52,7 @@ def particulars(entry: Entry, shape: Curve | None = None) -> dict[str, Any]:
 
 
 def described(found: Mapping[str, Any], *, table: bool = True) -> str:
-    """Write the particulars of a method for a terminal; ``table`` adds a few numbers of the shape of a loss."""
+    """Format the particulars of a method for a terminal; ``table`` adds a few points of a loss's shape."""
     lines = [f"{found['name']} ({found['kind']})", textwrap.fill(found["summary"], 100)]
     for title in ("formula", "needs", "options", "facts", "reference"):
         of = found[title]
@@ -98,14 +98,14 @@ def formula(doc: str) -> str:
 
 
 def _held(part: str) -> str:
-    """Put parentheses around what is not a single word and has none."""
+    """Add parentheses unless it is a single word or has them already."""
     return part if re.fullmatch(r"\\?[\w^']+|\([^()]*\)", part.strip()) else f"({part.strip()})"
 
 
 def loss_shape(curves: Sequence[Curve], axes: Iterable[Axes] | None = None) -> tuple[Axes, ...]:
-    """Draw loss, weight and gradient against the label's probability, over the quiet lines of cross-entropy.
+    """Draw loss, weight and gradient against the label's probability, over the grey lines of cross-entropy.
 
-    ``axes`` are three; without them a figure is made, with a legend above and what was drawn said below.
+    ``axes`` are three; without them a figure is made, with a legend above and a caption below.
     """
     if not curves:
         raise ValueError("curves must hold at least one curve of calibrant.losses.shapes.shape; got none.")
@@ -138,7 +138,7 @@ def _panels(curves: Sequence[Curve], axes: tuple[Axes, ...]) -> tuple[Axes, ...]
 
 
 def _window(at: NDArray[Any], lines: Sequence[NDArray[Any]], whole: float) -> tuple[float, float]:
-    """Return the range of y: all there is, unless it runs away at the ends."""
+    """Return the y limits: all values, cut where they diverge at the ends."""
     inner = (at >= whole) & (at <= 1 - whole)
     low = max(min(line.min() for line in lines), 1.5 * min(line[inner].min() for line in lines))
     high = min(max(line.max() for line in lines), 1.5 * max(line[inner].max() for line in lines))
@@ -157,14 +157,14 @@ def _options(curve: Curve, names: Iterable[str]) -> list[str]:
 
 
 def _word(value: object) -> str:
-    """Write the value of an option; a long list is only said to be given."""
+    """Format the value of an option; a long list becomes "given"."""
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if len(str(value)) <= 24 else "given"
 
 
 def _caption(curves: Sequence[Curve]) -> str:
-    """Say what was drawn: rows, options, batch and notes."""
+    """Return the caption: rows, options, batch and notes."""
     said = [" ".join(dict.fromkeys(curve.settings["rows"] for curve in curves))]
     for curve in curves:
         of = curve.settings
@@ -176,7 +176,7 @@ def _caption(curves: Sequence[Curve]) -> str:
 
 
 def gamma_history(curve: Curve, bins: Sequence[int] | None = None, axes: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Draw AdaFocal's history: for each bin the error (confidence less accuracy) above and the power below.
+    """Draw AdaFocal's history: for each bin the error (confidence less accuracy) above and gamma below.
 
     ``bins`` are the least sure, the middle and the surest one unless others are named. ``axes`` are two rows of as many
     columns as there are bins; without them a figure is made.
@@ -212,7 +212,7 @@ def _histories(curve: Curve, bins: Sequence[int], axes: NDArray[Any]) -> NDArray
 
 
 def write(ax: Axes, path: Path) -> None:
-    """Write the figure that holds these axes, in the format of the ending; the same curves give the same bytes."""
+    """Save the figure of these axes in the format of the suffix; the same curves give the same bytes."""
     check_path(path)
     figure = ax.figure
     if not isinstance(figure, Figure):
@@ -222,7 +222,7 @@ def write(ax: Axes, path: Path) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Refuse a place where no figure can be written; better before the work than after."""
+    """Refuse a path that no figure can be written to, before the work starts."""
     if path.suffix not in FORMATS:
         raise ValueError(f"{path.name} must end in {', '.join(FORMATS)}; got {path.suffix or 'no ending'!r}.")
     if path.is_dir() or not path.absolute().parent.is_dir():

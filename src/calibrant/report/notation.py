@@ -33,7 +33,7 @@ UNITS_OF_SCORE = {"log": "nats", "brier": "squared error"}
 
 
 def number(value: float, *, signed: bool = False) -> str:
-    """Write a number with three decimals, or two significant digits where it is small.
+    """Format a number with three decimals, or two significant digits where it is small.
 
     Example:
         >>> number(0.0413), number(0.00042), number(0.0413, signed=True), number(float("nan"))
@@ -48,14 +48,14 @@ def number(value: float, *, signed: bool = False) -> str:
 
 
 def value(record: Record) -> str:
-    """Write the value; with its sign where zero is best, and as a p-value where it is one."""
+    """Format the value: signed where zero is best, and as a p-value where it is one."""
     if unit(record) == "probability":
         return _p(record.value)
     return number(record.value, signed=better(record.metric) == "zero")
 
 
 def interval(record: Record) -> str:
-    """Write the interval in brackets, or nothing where there is none.
+    """Format the interval in brackets; empty where there is none.
 
     Example:
         >>> interval(Record("brier", 0.04, 10, low=0.033, high=0.052))
@@ -68,12 +68,12 @@ def interval(record: Record) -> str:
 
 
 def estimate(record: Record) -> str:
-    """Write the value and its interval: ``0.041 [0.033, 0.052]``."""
+    """Format the value and its interval: ``0.041 [0.033, 0.052]``."""
     return f"{value(record)} {interval(record)}".strip()
 
 
 def floor(record: Record) -> str:
-    """Write what a perfectly calibrated model would show, or nothing where it was not computed.
+    """Format the noise floor and its 95th percentile; empty where it was not computed.
 
     Example:
         >>> floor(Record("brier", 0.04, 10, floor=0.025, floor_high=0.036))
@@ -86,7 +86,7 @@ def floor(record: Record) -> str:
 
 
 def p_value(record: Record) -> str:
-    """Write the p-value, or nothing where there is none."""
+    """Format the p-value; empty where there is none."""
     return "" if record.p is None else _p(record.p)
 
 
@@ -95,7 +95,7 @@ def _p(probability: float) -> str:
 
 
 def settings(options: Mapping[str, Any]) -> str:
-    """Write the options of a metric; a word speaks for itself, a number needs its name.
+    """Format the options of a metric: words alone, numbers with their names.
 
     Example:
         >>> settings({"bins": 15, "norm": "l1"})
@@ -111,19 +111,19 @@ def better(metric: str) -> str:
 
 
 def direction(metric: str) -> str:
-    """Say which way is better, or nothing for a metric that is not registered."""
+    """Return which direction is better; empty for a metric that is not registered."""
     return DIRECTIONS.get(better(metric), "")
 
 
 def unit(record: Record) -> str:
-    """Say what the number counts; most are fractions between 0 and 1."""
+    """Return the unit; most metrics are fractions between 0 and 1."""
     if "score" in record.settings:
         return UNITS_OF_SCORE.get(str(record.settings["score"]), "fraction")
     return UNITS.get(record.metric, "probability" if record.metric.endswith("_pvalue") else "fraction")
 
 
 def unbroken(text: str) -> str:
-    r"""Keep a number in groups of three, or with its percent sign, on one line.
+    r"""Put no-break spaces into numbers in groups of three and before percent signs.
 
     Example:
         >>> unbroken("5 000 rows, 12 %")

@@ -148,7 +148,7 @@ def _read(name: str) -> str:
 
 
 def distinct(texts: Iterable[str]) -> list[str]:
-    """Return the texts that say something, each once, in order."""
+    """Return the non-empty texts without repeats, in order."""
     return [text for text in dict.fromkeys(texts) if text]
 
 
@@ -157,12 +157,12 @@ def _named(*parts: str) -> list[str]:
 
 
 def _spread(curve: Curve) -> list[int]:
-    """Return a few row numbers of the curve from first to last, for the table that stands in for the slider."""
+    """Return evenly spaced row numbers of the curve, for the table that replaces the slider without scripts."""
     return sorted({round(row) for row in np.linspace(0, len(curve) - 1, SAMPLED).tolist()})
 
 
 def _certified(findings: Findings, risk: Curve | None) -> Curve | None:
-    """Return the certified point where the slider can show it."""
+    """Return the certified point if it lies on the risk-coverage curve."""
     found = findings.curve("certified")
     return found if found and risk and 0 <= found["point"][0] < len(risk) else None
 

@@ -155,12 +155,12 @@ TITLES = {line.metric: line.title for section in SECTIONS for line in section.li
 
 
 def title(metric: str) -> str:
-    """Return the title of a metric; one that is no line of the audit is named after itself."""
+    """Return the title of a metric, made from its name if it is no line of the audit."""
     return TITLES.get(metric, metric.replace("_", " ").capitalize())
 
 
 def grouped(findings: Findings) -> list[tuple[Section, list[Record]]]:
-    """Put the records of the whole data under their sections, in order of reading; none is lost."""
+    """Group the records of the whole data by section, in order; none is lost."""
     overall = [record for record in findings.records if record.where == "all"]
     filled = [(section, _under(section, overall)) for section in SECTIONS]
     filled.append((OTHER, [record for record in overall if record.metric not in TITLES]))
@@ -173,7 +173,7 @@ def _under(section: Section, records: list[Record]) -> list[Record]:
     return sorted(chosen, key=lambda record: order.index(record.metric))
 
 
-FIRST = ("signed_gap", "accuracy", "mean_confidence")  # what ranks the rows comes first: it is seen on a phone
+FIRST = ("signed_gap", "accuracy", "mean_confidence")  # the column that sorts the rows comes first, visible on a phone
 PLURALS = {"class": "Predicted classes", "group": "Groups"}
 
 
@@ -186,19 +186,19 @@ class Place:
 
     @property
     def n(self) -> int:
-        """The number of rows behind the place."""
+        """The number of rows."""
         return max(record.n for record in self.cells.values())
 
     @property
     def harm(self) -> float:
-        """The size of the signed gap; an unknown one is less than none, so that it comes last."""
+        """The absolute signed gap; -1 where it is NaN, so that it sorts last."""
         gaps = [abs(record.value) for record in self.cells.values() if record.metric == "signed_gap"]
         return -1.0 if not gaps or math.isnan(gaps[0]) else gaps[0]
 
 
 @dataclass(frozen=True)
 class Places:
-    """All places of one kind as a table: its title, its columns (key -> heading) and its rows."""
+    """A table of classes or of groups: its title, its columns (key -> heading) and its rows."""
 
     title: str
     columns: Mapping[str, str]
@@ -206,7 +206,7 @@ class Places:
 
 
 def tables(findings: Findings) -> list[Places]:
-    """Return one table for each kind of place, in the order in which the records first name it."""
+    """Return the tables of classes and of groups, the largest gap first."""
     kinds: dict[str, dict[str, list[Record]]] = {}
     for record in findings.records:
         if record.where != "all":

@@ -21,7 +21,7 @@ Filled = list[tuple[Section, list[Record]]]
 
 
 def text(findings: Findings, width: int = 100) -> str:
-    """Write the report as plain text of at most the given width."""
+    """Format the audit as plain text of at most the given width."""
     console = _console(width)
     with console.capture() as written:
         _opening(console, findings)

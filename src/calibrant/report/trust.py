@@ -19,7 +19,7 @@ TITLE = 24  # letters of a name above a small figure; the page's tables have it 
 
 
 def render(findings: Findings) -> str:
-    """Write the page. The same findings give the same bytes."""
+    """Render the page. The same findings give the same bytes."""
     records = findings.records
     headline, stop, rest = findings.verdict.partition(". ")
     return page.fill(
@@ -42,15 +42,15 @@ def render(findings: Findings) -> str:
 
 
 def drawn(findings: Findings) -> dict[str, str]:
-    """Draw every figure that has a curve, each as an SVG element by its name."""
+    """Draw every figure that has a curve; return SVG elements by name."""
     risk, histograms = by_method(findings, "risk_coverage"), by_method(findings, "trust_histogram")
     sweep = findings.curve("alpha_sweep")
     with figures.house_style(), warnings.catch_warnings():
-        # the page's own font writes the words, so that a letter that is missing in matplotlib's is no loss
+        # text is rendered in the page's font, so glyphs missing from matplotlib's do not matter
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         found: dict[str, tuple[Figure, str]] = {}
         if risk:
-            alt = "Risk-coverage curves: error among accepted answers against the share accepted, a line a predictor."
+            alt = "Risk-coverage curves: error among accepted answers against coverage, one line for each predictor."
             found["risk"] = (_risk(risk, findings.curve("oracle_risk_coverage")), alt)
         for place, (name, curve) in enumerate(histograms.items()):
             alt = f"Confidences of {_plain(name, LONGEST)}: right answers upward, wrong answers downward."
@@ -61,7 +61,7 @@ def drawn(findings: Findings) -> dict[str, str]:
 
 
 def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
-    """Draw a line for each predictor; each has a dash of its own too, and the first is drawn widest."""
+    """Draw the risk-coverage curves; lines differ in dash as well as in colour, and the first is the widest."""
     longest = max(map(len, curves))
     columns = 3 if longest < WIDE else 2 if longest < WIDEST else 1
     legend = -(-(len(curves) + 1) // columns)  # rows of the legend, which stands above
@@ -90,12 +90,12 @@ def _risk(curves: Mapping[str, Curve], oracle: Curve | None) -> Figure:
 
 
 def _style(place: int) -> tuple[str, Any]:
-    """Return colour and dash of the n-th line: no two alike before sixteen."""
+    """Return colour and dash of the n-th line; the first sixteen are distinct."""
     return LINES[place % len(LINES)][0], LINES[(place + place // len(LINES)) % len(LINES)][1]
 
 
 def _highest(histograms: Mapping[str, Curve]) -> float:
-    """Return the largest share of any histogram, so that all have one scale."""
+    """Return the largest share of any histogram, for a common scale."""
     shares = [curve[column] for curve in histograms.values() for column in ("right_share", "wrong_share")]
     return max((float(share.max()) for share in shares if len(share) and share.max() > 0), default=1.0)
 
@@ -148,6 +148,6 @@ def _sweep(curve: Curve) -> Figure:
 
 
 def _plain(name: str, most: int) -> str:
-    """Keep matplotlib from reading a name as mathematics, or as one to leave out of a legend; XML knows no controls."""
+    """Escape a name for matplotlib (math mode, leading underscores) and for XML (control characters)."""
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name).lstrip("_")
     return shortened(shown, most).replace("$", r"\$") or "unnamed"

@@ -36,7 +36,7 @@ SEPARABILITY = {"separability_kl": "Kullback-Leibler", "separability_bhattachary
 
 @dataclass(frozen=True)
 class Row:
-    """One predictor: its records by metric, its AUROC less that of the baseline, and AUPR-Error with the wrong sign."""
+    """One predictor: records by metric, AUROC difference to the baseline, AUPR-Error with the wrong sign."""
 
     name: str
     cells: Mapping[str, Record]
@@ -45,7 +45,7 @@ class Row:
 
 
 def rows(records: Iterable[Record], where: str = "all") -> list[Row]:
-    """Return a row for each predictor at a place, in the order in which the records first name them.
+    """Return a row for each predictor at a place, in the order of the records.
 
     Example:
         >>> [row.name for row in rows([Record("accuracy", 0.9, 10, method="mcp")])]
@@ -73,7 +73,7 @@ def by_method(findings: Findings, name: str) -> dict[str, Curve]:
 
 
 def shortened(name: str, most: int = LONGEST) -> str:
-    """Leave beginning and end of a long name: names that differ often do so there.
+    """Shorten a long name in the middle: names often differ at the ends.
 
     Example:
         >>> shortened("resnet50_seed_1_alpha_3", 14)
@@ -83,7 +83,7 @@ def shortened(name: str, most: int = LONGEST) -> str:
 
 
 def percent(value: float | None, *, signed: bool = False, digits: int = 2) -> str:
-    """Write a share times a hundred; the heading says percent.
+    """Format a share in percent, without the sign.
 
     Example:
         >>> percent(0.92184), percent(-0.0012, signed=True), percent(float("nan"))
@@ -96,7 +96,7 @@ def percent(value: float | None, *, signed: bool = False, digits: int = 2) -> st
 
 
 def bounds(record: Record | None, *, signed: bool = False, digits: int = 2) -> str:
-    """Write the interval in percent, or nothing where there is none.
+    """Format the interval in percent; empty where there is none.
 
     Example:
         >>> bounds(Record("tpr", 0.5, 10, low=0.4, high=0.612), digits=1)
@@ -109,14 +109,14 @@ def bounds(record: Record | None, *, signed: bool = False, digits: int = 2) -> s
 
 
 def change(record: Record | None, *, digits: int = 2) -> str:
-    """Write a difference with its interval, or nothing where there is none to write."""
+    """Format a difference with its interval; empty where there is none."""
     if record is None:
         return ""
     return f"{percent(record.value, signed=True, digits=digits)} {bounds(record, signed=True, digits=digits)}".strip()
 
 
 def text(findings: Findings) -> str:
-    """Write the verdict, the table with one block for each shift, and what to do next."""
+    """Format the verdict, the table with one block for each shift, and what to do next."""
     headings = [heading.replace("AUPR-", "AUPR-\n") for heading in COLUMNS.values()]
     table = aligned(("", *headings, "AUC change"))
     blocks = {
@@ -143,7 +143,7 @@ def text(findings: Findings) -> str:
 
 
 def legend(findings: Findings) -> Iterable[str]:
-    """Yield what must be known to read the table."""
+    """Yield the lines of the legend."""
     yield LEGEND
     told = [record for record in findings.records if record.metric == "failure_auroc_change"]
     if told:
@@ -153,7 +153,7 @@ def legend(findings: Findings) -> Iterable[str]:
 
 
 def outliers(records: Iterable[Record]) -> str:
-    """Write the table of scores that tell rows in distribution from those out of it, a block for each set."""
+    """Format the table of out-of-distribution detection, one block for each set of rows."""
     records = tuple(records)
     if not records:
         raise ValueError("records must hold at least one record of calibrant.evaluation.ood.outlier_records; got none.")
@@ -174,5 +174,5 @@ def _cells(row: Row, columns: Mapping[str, str]) -> Iterable[str]:
 
 
 def _named(name: str) -> str:
-    """Shorten a name, so that the numbers beside it stay on the line."""
+    """Shorten a name, so that its row fits the line."""
     return printable(shortened(name))

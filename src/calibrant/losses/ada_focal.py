@@ -1,4 +1,4 @@
-"""Focal loss whose power learns, bin by bin, from a validation set."""
+"""AdaFocal, and the bins that it and CalFocal read off a validation set."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from calibrant.registry import LOSSES
 
 @LOSSES.register(needs_validation=True)
 class AdaFocal(nn.Module):
-    r"""AdaFocal: focal loss with a power for each bin of probability, moved after each epoch by the bin's error.
+    r"""AdaFocal: focal loss with a power for each bin of probability, updated after each epoch by the bin's error.
 
     .. math:: -(1 - p_y)^{\gamma_b} \log p_y \text{ if } \gamma_b \ge 0, \qquad
               -(1 + p_y)^{|\gamma_b|} \log p_y \text{ otherwise}
@@ -32,7 +32,7 @@ class AdaFocal(nn.Module):
     the smallest); a bin is (low, high] for both sets (the paper prints [low, high), which differs at an edge only).
     ``rate`` is :math:`\lambda`.
 
-    It uses up the validation set: a temperature fitted on the same rows is too hopeful.
+    It uses up the validation set: a temperature fitted on the same rows is optimistic.
 
     Reference: Ghosh, Schaaf & Gormley, NeurIPS 2022.
 
@@ -40,7 +40,7 @@ class AdaFocal(nn.Module):
         >>> loss = AdaFocal(bins=5)
         >>> loss(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         tensor([0.1422])
-        >>> loss.epoch_end(torch.tensor([0.9, 0.9]), torch.tensor([True, False]))  # says 0.9, is right half the time
+        >>> loss.epoch_end(torch.tensor([0.9, 0.9]), torch.tensor([True, False]))  # confidence 0.9, accuracy 0.5
         >>> loss.gammas[0]
         tensor(1.4918)
     """
@@ -73,7 +73,7 @@ class AdaFocal(nn.Module):
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:
-        """Move powers and edges by the errors of a validation set."""
+        """Update powers and bin edges from a validation set."""
         found = ValidationBins.of(confidence, correct, len(self.gammas))
         error = (found.confidence - found.accuracy).to(self.gammas.device)
         self.gammas.copy_(self._moved(self.gammas, error))
@@ -102,7 +102,7 @@ class AdaFocal(nn.Module):
         return torch.stack(self._history) if self._history else torch.empty(0, 2, len(self.gammas))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take up a saved history."""
+        """Restore a saved history."""
         if state.shape[1:] != (2, len(self.gammas)):
             raise ValueError(f"history must be of {len(self.gammas)} bins; got one of {state.shape[-1]}.")
         self._history = list(state.cpu().unbind())
@@ -122,12 +122,12 @@ class ValidationBins:
 
     @classmethod
     def of(cls, confidence: Confidence, correct: Correct, bins: int) -> "ValidationBins":
-        """Bin a validation set."""
+        """Bin the rows of a validation set."""
         if len(confidence) == 0:
             raise ValueError("validation must have at least one row; got none.")
         c, a = float64(confidence), float64(correct)
         edges = mass_edges(c, bins)
-        edges = edges[edges < c.max()]  # above the others there would be nobody
+        edges = edges[edges < c.max()]  # a bin above the largest confidence would be empty
         index = np.searchsorted(edges, c, side="left")
         rows = np.maximum(np.bincount(index, minlength=bins), 1)
         inner = np.full(bins - 1, np.inf)

@@ -1,4 +1,4 @@
-"""The selective-risk loss: cross-entropy weighed by where a row's confidence stands among the others."""
+"""AU, the selective-risk loss."""
 
 import math
 from typing import Literal
@@ -14,13 +14,13 @@ from calibrant.registry import LOSSES
 
 @LOSSES.register(joint=True, counts={"histogram": "epoch"})
 class AU(nn.Module):
-    r"""AU selective-risk loss: cross-entropy weighed by the smoothed rank of the confidence, level above a threshold.
+    r"""AU selective-risk loss: cross-entropy weighted by the smoothed rank of the confidence, flat above a threshold.
 
     .. math:: -\beta \log p_y, \qquad \beta = -\ln(1 - G(\min(s, \tau))), \qquad
               G(x) = \frac1n \sum_m h_m\, \sigma\!\Bigl(\frac{x - c_m}{\nu}\Bigr)
 
     s is the confidence, :math:`h_m` its histogram on ``bins`` equal bins of [0, 1] with centres :math:`c_m`, and
-    :math:`\tau` its quantile of level ``kappa``: the share of rows that count as not sure. G is held within
+    :math:`\tau` its quantile of level ``kappa``: the share of rows that count as uncertain. G is held within
     :math:`[\frac1{n+1}, \frac n{n+1}]`. Histogram and :math:`\tau` carry no gradient; s does, below :math:`\tau`, times
     ``weight_gradient``. ``constant`` multiplies by :math:`C = 1 / G(\tau)`, which the paper prints and its code leaves
     out. ``histogram="epoch"`` counts the rows of the epoch so far (in train mode, until ``epoch_end``), about as its
@@ -30,12 +30,12 @@ class AU(nn.Module):
     (0.066 for 10, 0.0083 for 100; the paper tunes it between 0.005 and 0.1): far below that, training with few classes
     stalls.
 
-    The default ``confidence="released"`` is the largest softmax *of the probabilities*: what the released code
-    computes and the published numbers rest on. With the confidence as printed (``"msp"``) and its whole gradient the
-    loss pushes every unsure row down and does not train: a ResNet-32 on CIFAR-100, 170 epochs, ends at 51 % error and
-    24 % ECE, or not a number with ``nu=0.01``; cross-entropy at 31.3 and 12.0, the released form at 32.0 and 2.3, the
+    The default ``confidence="released"`` is the largest softmax *of the probabilities*: what the released code computes
+    and the published numbers rest on. With the confidence as printed (``"msp"``) and its whole gradient the loss lowers
+    the confidence of every uncertain row and does not train: a ResNet-32 on CIFAR-100, 170 epochs, ends at 51 % error
+    and 24 % ECE, or NaN with ``nu=0.01``; cross-entropy at 31.3 and 12.0, the released form at 32.0 and 2.3, the
     printed one with ``weight_gradient=0`` at 31.6 and 8.2. Any name of a score will do; one that is not within [0, 1]
-    is moved there by its extremes in the batch (which "epoch" cannot take).
+    is rescaled by its extremes in the batch (not possible with "epoch").
 
     Reference: Zhou et al., arXiv 2505.23463.
 
@@ -59,7 +59,7 @@ class AU(nn.Module):
         histogram: Literal["batch", "epoch"] = "batch",
     ) -> None:
         super().__init__()
-        confidence_of(torch.zeros(1, 2), confidence)  # a wrong name is said now
+        confidence_of(torch.zeros(1, 2), confidence)  # raises for a wrong name
         if not 0 < kappa <= 1 or (nu is not None and nu <= 0) or bins < 1 or not 0 <= weight_gradient <= 1:
             raise ValueError(
                 "kappa must lie in (0, 1], nu be positive, bins at least 1 and weight_gradient in [0, 1]; "
@@ -106,7 +106,7 @@ class AU(nn.Module):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.counts.zero_()
 
 
@@ -115,7 +115,7 @@ def _usual(confidence: str, k: int) -> float:
 
 
 def _quantile(values: Tensor, level: float) -> Tensor:
-    """Return a quantile by linear interpolation, without a sort and a number that has to travel to the device."""
+    """Return a quantile by linear interpolation, without a sort or a copy from host to device."""
     rank, place = ranks(values), level * (len(values) - 1)
     low, high = (torch.where(rank == at, values, 0).sum() for at in (math.floor(place), math.ceil(place)))
     return low + (place - math.floor(place)) * (high - low)

@@ -1,4 +1,4 @@
-"""Cross-entropy weighed by the rank of the confidence."""
+"""AURC loss."""
 
 from typing import Literal
 
@@ -16,16 +16,16 @@ Weighting = Literal["em", "ln", "sele"]
 def aurc(
     logits: Logits, labels: Labels, *, confidence: str = "negative_entropy", weighting: Weighting = "em"
 ) -> PerSample:
-    r"""AURC loss: cross-entropy weighed so that its mean is the mean selective risk over all coverages.
+    r"""AURC loss: cross-entropy weighted so that its mean is the mean selective risk over all coverages.
 
     .. math:: -\alpha_{r} \log p_y, \qquad \alpha_r = \sum_{j=n-r+1}^{n} \frac1j
 
-    with r the rank of the row's confidence, 1 for the least sure; ties are broken by order. ``weighting="em"`` is
-    exact for the n rows at hand; "ln" is :math:`-\ln(1 - \frac{r}{n+1})`; "sele" is :math:`r/n`. Weights carry no
-    gradient and are made for the rows at hand (released code builds them once, wrong for a last short batch).
-    ``confidence`` is the name of a score.
+    with r the rank of the row's confidence, 1 for the least confident; ties are broken by order. ``weighting="em"`` is
+    exact for the n rows of the batch; "ln" is :math:`-\ln(1 - \frac{r}{n+1})`; "sele" is :math:`r/n`. Weights carry no
+    gradient and are computed for the batch at hand (released code builds them once, which is wrong for a shorter last
+    batch). ``confidence`` is the name of a score.
 
-    The sure rows weigh most: a sure and wrong one more than anything else.
+    Confident rows have the largest weights: a confident and wrong row dominates the loss.
 
     Reference: Zhou, Landgraf & Blaschko, 2025; Zhou et al., arXiv 2505.23463.
 

@@ -1,4 +1,4 @@
-"""The squared error of the probabilities."""
+"""Brier loss."""
 
 from calibrant.losses.functional import picked
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
@@ -11,8 +11,8 @@ def brier(logits: Logits, labels: Labels) -> PerSample:
 
     .. math:: \sum_k (p_k - 1[k = y])^2 = \sum_k p_k^2 - 2 p_y + 1 \in [0, 2]
 
-    Bounded, so that a wrong label costs little; and flat where the prediction is surely wrong, so that training with
-    many classes starts slowly.
+    Bounded, so that a wrong label costs little; and flat where the prediction is confidently wrong, so that training
+    with many classes starts slowly.
 
     Reference: Brier, Monthly Weather Review 1950; Hui & Belkin, ICLR 2021.
 
@@ -22,5 +22,5 @@ def brier(logits: Logits, labels: Labels) -> PerSample:
     """
     probs = widened(logits).softmax(1)
     true = picked(probs, labels)
-    # (1 - p_y)^2 plus the squares of the others: no difference of two nearly equal numbers but at p_y itself
+    # (1 - p_y)^2 plus the squares of the others, to avoid cancellation near p_y = 1
     return probs.square().sum(1) - true.square() + (1 - true).square()

@@ -1,4 +1,4 @@
-"""Focal loss whose power is read off a validation set anew after each epoch."""
+"""CalFocal: focal loss with powers from the last validation errors."""
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,12 @@ from calibrant.losses.focal_family import powered
 from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
-MOST = 1e4  # a power above this weighs every row 0, and an infinite one has no gradient
+MOST = 1e4  # a larger power gives every row weight 0, and an infinite one has no gradient
 
 
 @LOSSES.register(needs_validation=True)
 class CalFocal(nn.Module):
-    r"""CalFocal: focal loss with the power that the last validation error asks for, without memory.
+    r"""CalFocal: focal loss with a power computed anew from the last validation error.
 
     .. math:: -(1 - p_y)^\gamma \log p_y, \qquad
               \gamma = e^{\lambda (p_y - A_b)} \text{ (case 1)}, \quad
@@ -23,7 +23,8 @@ class CalFocal(nn.Module):
     (bins as in `AdaFocal`). The power carries no gradient, is 1 until the first validation, and at most 10 000.
     ``rate`` is :math:`\lambda`, of which 1, 10 and 100 were studied.
 
-    A step towards AdaFocal, kept for comparison: when the error is gone so is the power that removed it.
+    A step towards AdaFocal, kept for comparison: it has no memory, so once the error is gone the power that removed it
+    is gone too.
 
     Reference: Ghosh, Schaaf & Gormley, NeurIPS 2022, equations 2 and 3.
 
@@ -61,7 +62,7 @@ class CalFocal(nn.Module):
 
     @torch.no_grad()
     def epoch_end(self, confidence: Confidence, correct: Correct) -> None:
-        """Take over the bins of a validation set."""
+        """Recompute bins and powers from a validation set."""
         found = ValidationBins.of(confidence, correct, len(self.accuracy))
         self.inner.copy_(found.inner)
         self.accuracy.copy_(found.accuracy)

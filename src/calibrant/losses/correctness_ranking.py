@@ -1,4 +1,4 @@
-"""Cross-entropy plus a term that ranks confidences as training went."""
+"""Correctness ranking loss."""
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +10,16 @@ from calibrant.registry import LOSSES
 
 @LOSSES.register(joint=True, needs_rows=True, counts=True)
 class CorrectnessRanking(nn.Module):
-    r"""Correctness ranking loss: rows that were right more often in training should be surer.
+    r"""Correctness ranking loss: rows that were right more often in training should be more confident.
 
     .. math:: -\log p_{y_i} + \lambda \max\bigl(0,\; |c_i - c_j| - \mathrm{sign}(c_i - c_j)(s_i - s_j)\bigr)
 
-    :math:`c_i` is the share of the times seen so far that row i was predicted right, :math:`s_i` its largest
-    probability, and j the next row of the batch (the last is paired with the first). A row is told from others by
-    ``rows``, its place in the training set of ``n`` rows; counts are kept in train mode, from what the batch
+    :math:`c_i` is the fraction of the times seen so far that row i was predicted right, :math:`s_i` its largest
+    probability, and j the next row of the batch (the last is paired with the first). A row is identified by
+    ``rows``, its index in the training set of ``n`` rows; counts are kept in train mode, from what the batch
     predicts, after the loss is computed. ``weight`` is :math:`\lambda`.
 
-    Where the training set is fitted at once all counts are equal and the term says nothing.
+    Where the training set is fitted from the first epoch on, all counts are equal and the term is 0.
 
     Reference: Moon, Kim, Shin & Hwang, ICML 2020.
 

@@ -1,4 +1,4 @@
-"""Any loss and any penalties as one module that drops into a training loop."""
+"""Criterion: a loss and any penalties as one module for a training loop."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ class Criterion(nn.Module):
     several to their weights. The mean over rows is taken; ``reduction="sum"`` multiplies loss and penalties by the
     number of rows.
 
-    A loss with state (the powers of AdaFocal, the soft labels of OLS) keeps it in ``state_dict`` and learns in
-    ``epoch_end``, which may be called with any loss. In a distributed run whatever depends on the batch as a whole
-    sees the rows of all ranks, so that loss and gradient are those of one process with the joined batch (rank by rank
-    with ``across_ranks=False``); a loss of single rows is averaged on each rank as usual. Keep it outside the model
-    that DistributedDataParallel wraps, which would overwrite what other ranks have counted. ``debug=True`` looks at
-    every label and logit, which makes a GPU wait.
+    A loss with state (the powers of AdaFocal, the soft labels of OLS) keeps it in ``state_dict`` and updates it in
+    ``epoch_end``, which may be called with any loss. In a distributed run a loss or penalty that depends on the whole
+    batch is computed on the rows of all ranks, so that loss and gradient are those of one process with the joined batch
+    (rank by rank with ``across_ranks=False``); a loss of single rows is averaged on each rank as usual. Keep it outside
+    the model that DistributedDataParallel wraps, which would overwrite the counts of other ranks. ``debug=True`` checks
+    every label and logit, which synchronises a GPU.
 
     Example:
         >>> criterion = Criterion("focal", {"gamma": 1.0}, penalty="mdca")
@@ -114,14 +114,14 @@ class Criterion(nn.Module):
         )
 
     def forward(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the reduced loss plus penalties; ``rows`` for a loss that tells training rows apart.
+        """Return the reduced loss plus penalties; ``rows`` are the indices of the rows, for a loss that needs them.
 
-        Ranks are joined while gradients are recorded in train mode; without, a rank may evaluate alone.
+        Ranks are joined in train mode with gradients enabled; otherwise a rank may evaluate alone.
         """
         return self.valued(self.loss, logits, labels, rows)
 
     def valued(self, loss: Any, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return the same with another loss in the place of its own."""
+        """Return the same with another loss in place of the criterion's own."""
         check_shapes(logits, labels)
         if self.debug:
             check_values(logits, labels)
@@ -137,7 +137,7 @@ class Criterion(nn.Module):
         if joint:
             batch = everyone
         ranks = dist.get_world_size() if together else 1
-        # of a loss of single rows each rank has its own part, and the mean over ranks is to be that of all rows
+        # each rank has its part of a loss of single rows, and the mean over ranks must be the mean over all rows
         value = loss(*batch, *self._rows(rows, together=together))
         value = value.mean() if joint or ranks == 1 else value.sum() * (ranks / len(everyone[0]))
         for penalty, times in self.penalties:
@@ -145,19 +145,20 @@ class Criterion(nn.Module):
         return value if self.reduction == "mean" else value * len(everyone[0]) / ranks
 
     def compile(self, **options: Any) -> None:
-        """Let calls go through one compiled function that finds value and gradient together; ``options`` of torch's.
+        """Compute value and gradient in one compiled function; ``options`` are those of `torch.compile`.
 
-        ``torch.compile(criterion)`` makes two functions, forth and back, and with few rows it is the step from one to
-        the other that takes the time; worth it on a GPU, for losses of many small operations. The first call compiles,
-        and so does one with another number of rows. The value can be differentiated once, hooks are not called, and a
-        loss of your own must be one that `torch.compile` takes whole and must not change its buffers in ``forward``.
-        Calls without a gradient, in a distributed run, inside of something else that is compiled or checkpointed, or
-        with a loss that has parameters to learn, are not changed. ``au`` with the histogram of an epoch and
-        ``correctness_ranking`` read what they count: `torch.compile` cannot take them whole, this can.
+        ``torch.compile(criterion)`` compiles a forward and a backward function, and for small batches the hand-over
+        between them costs more than the kernels. This pays on a GPU, for losses of many small operations; inside a
+        captured CUDA graph `torch.compile` is faster. The first call compiles, and so does one with another number of
+        rows. The value can be differentiated once, hooks are not called, and a loss of your own must compile with
+        ``fullgraph=True`` and must not change its buffers in ``forward``. Calls without a gradient, in a distributed
+        run, inside another compiled or checkpointed function, or with a loss that has trainable parameters, are not
+        changed. ``au`` with the histogram of an epoch and ``correctness_ranking`` read a buffer that they update:
+        `torch.compile` cannot take them as one graph, this can.
 
         Example:
             >>> criterion = Criterion("seca")
-            >>> criterion.compile()  # which happens when logits that want a gradient come
+            >>> criterion.compile()  # compiles at the first call with a gradient
             >>> criterion(torch.tensor([[2.0, 1.0, 0.1], [0.5, 1.0, 0.2]]), torch.tensor([0, 0]))
             tensor(1.9032)
         """
@@ -189,11 +190,11 @@ class Criterion(nn.Module):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether the loss tells training rows apart, and must be given their places."""
+        """Whether the loss must be given the indices of the training rows."""
         return bool(self._facts.get("needs_rows"))
 
     def epoch_end(self, validation: Validation | None = None) -> None:
-        """Let a loss with state learn from the epoch; other losses do nothing.
+        """Update a loss with state after an epoch; other losses do nothing.
 
         ``validation`` is `Predictions` or a pair of logits and labels, made in eval mode. In a distributed run each
         rank may give its part or all of it.
@@ -212,7 +213,7 @@ class Criterion(nn.Module):
             self.loss.epoch_end()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Criterion":  # noqa: FBT001, FBT002
-        """Move with the model, but stay in full precision: in bfloat16 a count ends at 256."""
+        """Follow the model's device, but stay in full precision: in bfloat16 a count stops at 256."""
 
         def kept(values: Tensor) -> Tensor:
             found = fn(values)
@@ -223,7 +224,7 @@ class Criterion(nn.Module):
 
     @property
     def history(self) -> Curve | None:
-        """What the loss remembers of its epochs (AdaFocal: the power and error of each bin), if it does."""
+        """The history of the loss by epoch (AdaFocal: power and error of each bin), or None."""
         return getattr(self.loss, "history", None)
 
     def __repr__(self) -> str:
@@ -231,7 +232,7 @@ class Criterion(nn.Module):
 
 
 def _confidence_and_correct(validation: Validation) -> tuple[Confidence, Correct]:
-    """Return confidence and correctness; the part of a rank may be empty."""
+    """Return confidence and correctness of a validation set; a rank's part may be empty."""
     if isinstance(validation, tuple) and len(validation[0]) == 0:
         return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.bool)
     found = (
@@ -241,7 +242,7 @@ def _confidence_and_correct(validation: Validation) -> tuple[Confidence, Correct
 
 
 def _build(registry: Registry, method: Method, options: Mapping[str, Any]) -> Any:
-    """Return what maps a batch to values: a function with its options, or a module made with them."""
+    """Return a loss or penalty as a function or module of a batch, with its options."""
     if not isinstance(method, str):
         if options:
             raise ValueError(
@@ -266,14 +267,14 @@ def _build(registry: Registry, method: Method, options: Mapping[str, Any]) -> An
         if inspect.isclass(found):
             return found(**options)
         bound = partial(found, **options) if options else found
-        bound(torch.zeros(2, 3), torch.tensor([0, 1]))  # a wrong value is said now, not in the first step
+        bound(torch.zeros(2, 3), torch.tensor([0, 1]))  # raises for a wrong value now, not in the first step
     except (TypeError, RuntimeError) as error:
         raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {error}.") from None
     return bound
 
 
 def _facts_of(method: Any) -> dict[str, Any]:
-    """Return what is registered about a loss, or about the class that its own extends."""
+    """Return the registered facts of a loss, or of the registered class that it extends."""
     bare = getattr(method, "func", method)
     for entry in LOSSES.entries():
         if bare is entry.method or (inspect.isclass(entry.method) and isinstance(method, entry.method)):
@@ -282,6 +283,6 @@ def _facts_of(method: Any) -> dict[str, Any]:
 
 
 def _description(method: Method, options: Mapping[str, Any]) -> str:
-    """Return how a method was asked for, in words."""
+    """Return the name of a method with its options."""
     name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
     return f"{name}({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else name

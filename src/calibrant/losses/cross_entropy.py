@@ -1,4 +1,4 @@
-"""The log loss."""
+"""Cross-entropy."""
 
 from calibrant.losses.functional import true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample
@@ -11,9 +11,10 @@ def cross_entropy(logits: Logits, labels: Labels) -> PerSample:
 
     .. math:: -\log p_y
 
-    A proper score, but a network that can fit its training set is driven to probabilities of 1 there and ends too sure.
+    A proper score, but a network that can fit its training set is driven to probabilities of 1 there and ends
+    over-confident.
 
-    Reference: Good, JRSS B 1952; Guo, Pleiss, Sun & Weinberger, ICML 2017, on how it ends too sure.
+    Reference: Good, JRSS B 1952; Guo, Pleiss, Sun & Weinberger, ICML 2017, on over-confidence.
 
     Example:
         >>> cross_entropy(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))

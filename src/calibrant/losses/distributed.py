@@ -1,4 +1,4 @@
-"""A batch that is spread over the ranks of a distributed run, as one."""
+"""Gathering a batch over the ranks of a distributed run."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def spread() -> bool:
-    """Say whether this process is one of several that train together."""
+    """Return whether this process is one of several ranks."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -16,8 +16,8 @@ def joined(values: Tensor) -> Tensor:
     """Return the rows of all ranks, in the order of ranks; ranks may have different numbers of rows.
 
     Rows of other ranks carry no gradient, and that of own rows is multiplied by the number of ranks. Distributed
-    training averages gradients over ranks, so that a mean over the joined batch, computed alike on every rank, ends
-    with the gradient that one process would have found.
+    training averages gradients over ranks, so a mean over the joined batch, computed on every rank, has the gradient
+    that one process with the joined batch would have.
     """
     if not spread():
         return values
@@ -36,7 +36,7 @@ def joined(values: Tensor) -> Tensor:
 
 
 class _Times(torch.autograd.Function):
-    """The same values with a multiple of their gradient."""
+    """The identity, with its gradient multiplied."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, times: int) -> Tensor:
@@ -49,6 +49,6 @@ class _Times(torch.autograd.Function):
 
 
 def add_up(values: Tensor) -> None:
-    """Replace a tensor by its sum over all ranks."""
+    """Sum a tensor over all ranks, in place."""
     if spread():
         dist.all_reduce(values)

@@ -1,4 +1,4 @@
-"""Focal loss that also looks at a competitor."""
+"""Dual focal loss."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""Focal loss with a power that depends on the row."""
+"""FLSD-53, sample-dependent focal loss."""
 
 import math
 
@@ -21,7 +21,7 @@ def flsd(logits: Logits, labels: Labels, *, gamma: float = 3.0) -> PerSample:
     The comparison carries no gradient. ``gamma`` replaces the 3 from :math:`p_y = 0.5` up (2 gives FLSD-52). The
     powers solve, by Lambert's function, where the gradient of focal loss equals that of cross-entropy.
 
-    It jumps at the two thresholds, and for a model that is not too sure it makes things worse: see `AdaFocal`.
+    It jumps at the two thresholds, and makes calibration worse for a model that is not over-confident: see `AdaFocal`.
 
     Reference: Mukhoti et al., NeurIPS 2020.
 

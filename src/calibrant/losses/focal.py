@@ -1,4 +1,4 @@
-"""Cross-entropy that weighs rows by what is missing from the label's probability."""
+"""Focal loss."""
 
 from torch import Tensor
 
@@ -10,17 +10,16 @@ from calibrant.registry import LOSSES
 
 @LOSSES.register()
 def focal(logits: Logits, labels: Labels, *, gamma: float | Tensor = 3.0, detach_weight: bool = False) -> PerSample:
-    r"""Focal loss: cross-entropy times a power of what is missing from the label's probability.
+    r"""Focal loss: cross-entropy times a power of one minus the label's probability.
 
     .. math:: -(1 - p_y)^\gamma \log p_y
 
-    Gradient flows through the weight; ``detach_weight`` stops it, as some libraries do. It flows to ``gamma`` too where
-    that is a tensor. The weight is computed from
-    :math:`-\log p_y`, and where :math:`p_y` rounds to 1 it counts as 0: a power between 0 and 1 has a finite gradient
-    there.
+    Gradient flows through the weight, unless ``detach_weight`` stops it, as some libraries do, and to ``gamma`` where
+    that is a tensor. The base :math:`1 - p_y` is computed from :math:`-\log p_y` and is at least the smallest positive
+    number, so that a power between 0 and 1 has a finite gradient where :math:`p_y` rounds to 1.
 
-    With :math:`\gamma` of 3 and more it ends too unsure on many models, and a larger :math:`\gamma` does not mean
-    smaller gradients for :math:`p_y` below about 0.2.
+    With :math:`\gamma` of 3 and more many models end under-confident, and a larger :math:`\gamma` does not mean smaller
+    gradients for :math:`p_y` below about 0.2.
 
     Reference: Lin, Goyal, Girshick, He & Dollár, ICCV 2017; Mukhoti et al., NeurIPS 2020, on calibration.
 

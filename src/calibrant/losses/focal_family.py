@@ -1,4 +1,4 @@
-"""The family of the focal loss: cross-entropy times a power of one minus, or plus, the label's probability."""
+"""The focal family: cross-entropy times a power of 1 - p or 1 + p, with a hand-written gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +19,11 @@ def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
               -(1 + p_y)^{|\gamma|} \log p_y \text{ otherwise}
 
     ``power`` gives :math:`\gamma`, a number or one for each row, of :math:`-\log p_y`, and carries no gradient. Where
-    :math:`p_y` rounds to 1, what is missing counts as the least positive number: a power between 0 and 1 has a finite
-    gradient there.
+    :math:`p_y` rounds to 1, :math:`1 - p_y` counts as the smallest positive number: a power between 0 and 1 has a
+    finite gradient there.
 
-    Thirty small operations and their gradients take a third of the time of a softmax over 1 000 classes. Outside of
-    `torch.compile` and `torch.func` the gradient is therefore written down, once for the family:
+    By autograd the thirty small operations and their gradients take a third of the time of a softmax over 1 000
+    classes. Outside of `torch.compile` and `torch.func` the gradient is therefore written by hand, once for the family:
 
     .. math:: \frac{\partial}{\partial z} = \left(p - e_y\right) (1 \mp p_y)^{|\gamma|}
               \left(1 \mp \frac{|\gamma|\, p_y \log p_y}{1 \mp p_y}\right)
@@ -45,7 +45,7 @@ def _step_by_step(logits: Tensor, labels: Tensor, power: Power) -> Tensor:
 
 
 def _weighed(nll: Tensor, gamma: Any) -> tuple[Tensor, Any, Tensor]:
-    """Return what is raised to a power, the power with its sign, and the probability less one."""
+    """Return the base of the power, the signed power, and p_y - 1."""
     if isinstance(gamma, Tensor):
         gamma = gamma.to(nll.dtype)
         sign = gamma.sign()
@@ -56,11 +56,11 @@ def _weighed(nll: Tensor, gamma: Any) -> tuple[Tensor, Any, Tensor]:
 
 
 class _Powered(torch.autograd.Function):
-    """Values and slopes of all rows without a record of the steps; of n x k numbers the probabilities are kept."""
+    """Values with a hand-written gradient; of the n x k tensors only the probabilities are saved."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, power: Power) -> Tensor:
-        """Take -log p_y from the largest probability, which is never 0."""
+        """Compute -log p_y relative to the largest probability, which is never 0."""
         wide, at = widened(logits), labels.unsqueeze(1)
         probs = wide.softmax(1)
         nll = (wide.amax(1, keepdim=True) - wide.gather(1, at) - probs.amax(1, keepdim=True).log()).squeeze(1)
@@ -76,7 +76,7 @@ class _Powered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Go step by step where a gradient of the gradient is wanted."""
+        """Recompute by autograd where a second derivative is wanted."""
         logits, at, probs, slope, less = ctx.saved_tensors
         if torch.is_grad_enabled():
             values = _step_by_step(logits, at.squeeze(1), lambda _: ctx.gamma)
@@ -87,7 +87,7 @@ class _Powered(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
-        """Return how the values change with the logits: the derivative of forward mode."""
+        """Return the directional derivative (forward mode)."""
         _, at, probs, slope, _ = ctx.saved_tensors
         wide = widened(change)
         return slope * ((probs * wide).sum(1) - wide.gather(1, at).squeeze(1))

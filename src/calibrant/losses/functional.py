@@ -1,7 +1,7 @@
-r"""What losses and penalties read off a batch of logits, with its gradient.
+r"""Differentiable functions of a batch of logits that losses and penalties share.
 
 Half precision is cast up to float32 and autocast is left: in bfloat16 a probability of 0.999 is already 1. Everything
-is written from :math:`\log\mathrm{softmax}`, so that logits of :math:`\pm 10^4` have finite values and gradients.
+is computed from :math:`\log\mathrm{softmax}`, so that logits of :math:`\pm 10^4` have finite values and gradients.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from torch import Tensor
 from calibrant.predictions.types import Confidence, Correct, Labels, Logits, PerSample, widened
 
 _in_functorch: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-NOBODY = -(2**62)  # no label: torch leaves out rows with the label -100 unless it is told of another
+IGNORE_NONE = -(2**62)  # ignore_index: torch would otherwise ignore the label -100
 
 
 def true_nll(logits: Logits, labels: Labels) -> PerSample:
-    r"""Return :math:`-\log p_y` of each row: all that a loss of the true class' probability needs.
+    r"""Return :math:`-\log p_y` of each row.
 
     Example:
         >>> true_nll(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
@@ -26,8 +26,8 @@ def true_nll(logits: Logits, labels: Labels) -> PerSample:
     """
     wide = widened(logits)
     if not transformed():
-        return F.cross_entropy(wide, labels.long(), reduction="none", ignore_index=NOBODY)
-    # the gradient of log_softmax would sum over classes what is 0 for all of them but one
+        return F.cross_entropy(wide, labels.long(), reduction="none", ignore_index=IGNORE_NONE)
+    # the gradient of log_softmax would sum over the classes a gradient that is 0 for all but one
     rest = wide - wide.detach().amax(1, keepdim=True)
     return rest.exp().sum(1, keepdim=True).log().squeeze(1) - picked(rest, labels)
 
@@ -43,19 +43,19 @@ def missing(nll: PerSample) -> PerSample:
 
 
 def picked(values: Logits, columns: Labels) -> PerSample:
-    """Return one value of each row. Compiled, its gradient is a comparison; that of `gather` is a scatter by itself.
+    """Return one value of each row. Compiled, its gradient is fused; that of `gather` is a separate scatter.
 
     Example:
         >>> picked(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([1]))
         tensor([1.])
     """
-    return -F.nll_loss(values, columns.long(), reduction="none", ignore_index=NOBODY)
+    return -F.nll_loss(values, columns.long(), reduction="none", ignore_index=IGNORE_NONE)
 
 
 def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
     """Return the largest probability of each row, with its gradient, and whether it is that of the label.
 
-    Of equal logits the first is predicted.
+    The first of equal logits is predicted.
 
     Example:
         >>> top(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
@@ -67,13 +67,13 @@ def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
 
 
 def surest(logp: Logits, labels: Labels) -> tuple[Confidence, Correct]:
-    """Return the same as `top`, of log probabilities that are already there."""
+    """Return the same as `top`, from log probabilities."""
     predicted = logp.detach().argmax(1)
     return picked(logp, predicted).exp(), predicted == labels
 
 
 def bounded(logp: Logits) -> Logits:
-    """Return log probabilities that a probability of 0 may be multiplied by: -inf times 0 would be no number."""
+    """Return log probabilities bounded from below: 0 times -inf would be NaN."""
     return logp.clamp(min=-1e30)
 
 
@@ -100,7 +100,7 @@ def count(counts: Tensor, values: Tensor, rows: Labels | None = None) -> None:
 
 
 def check_shapes(logits: Any, labels: Any) -> None:
-    """Refuse what no loss could mean; only types and shapes are looked at, which costs nothing."""
+    """Check types and shapes, which costs nothing."""
     for name, values in (("logits", logits), ("labels", labels)):
         if not isinstance(values, Tensor):
             raise TypeError(f"{name} must be a tensor; got {type(values).__name__}. torch.as_tensor makes one.")
@@ -117,7 +117,7 @@ def check_shapes(logits: Any, labels: Any) -> None:
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
-    """Refuse labels that are no class and logits that are NaN or inf; -inf is an impossible class. It looks at all."""
+    """Check every label and logit; a logit of -inf is an impossible class."""
     k = logits.shape[1]
     if bool(((labels < 0) | (labels >= k)).any()):
         wrong = int(labels[(labels < 0) | (labels >= k)][0])

@@ -1,4 +1,4 @@
-"""Cross-entropy that weighs rows by the label's probability."""
+"""Inverse focal loss."""
 
 import warnings
 
@@ -15,10 +15,10 @@ def inverse_focal(logits: Logits, labels: Labels, *, gamma: float = 2.0) -> PerS
 
     .. math:: -(1 + p_y)^\gamma \log p_y
 
-    It looks hardest at rows that are already right, which raises confidence. The derivative is
+    It emphasises rows that are already right, which raises confidence. The derivative is
     :math:`-\gamma (1 + p_y)^{\gamma-1} \log p_y - (1 + p_y)^\gamma / p_y`: its first term is positive (an appendix of
-    Zhou et al. prints the other sign), and above :math:`\gamma = 3.5911` it wins somewhere, so that training pushes
-    the label's probability down. A warning says so there.
+    Zhou et al. prints the other sign), and above :math:`\gamma = 3.5911` it dominates for some :math:`p_y`, where
+    training then lowers the label's probability; a warning is given.
 
     Reference: Wang, Feng & Zhang, NeurIPS 2021; Zhou et al., arXiv 2505.23463.
 

@@ -1,10 +1,10 @@
-"""Cross-entropy against softened labels."""
+"""Label smoothing."""
 
 from typing import Literal
 
 import torch.nn.functional as F
 
-from calibrant.losses.functional import NOBODY
+from calibrant.losses.functional import IGNORE_NONE
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -21,7 +21,7 @@ def label_smoothing(
     :math:`\alpha / (K - 1)`: what some papers mean by the same :math:`\alpha`. Torch's ``label_smoothing`` is
     "uniform".
 
-    Probabilities above :math:`1 - \alpha + \alpha / K` are never right, and it hides which wrong classes are near.
+    Probabilities above :math:`1 - \alpha + \alpha / K` are always penalised, and similarities between classes are lost.
 
     Reference: Szegedy et al., CVPR 2016; Müller, Kornblith & Hinton, NeurIPS 2019.
 
@@ -36,4 +36,6 @@ def label_smoothing(
     if not 0 <= alpha <= most:
         raise ValueError(f"alpha must lie in [0, {most:g}]; got {alpha}.")
     mass = alpha / most if k > 1 else 0.0  # spread over all k classes, the label's among them
-    return F.cross_entropy(widened(logits), labels.long(), reduction="none", label_smoothing=mass, ignore_index=NOBODY)
+    return F.cross_entropy(
+        widened(logits), labels.long(), reduction="none", label_smoothing=mass, ignore_index=IGNORE_NONE
+    )

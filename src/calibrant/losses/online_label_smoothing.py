@@ -1,4 +1,4 @@
-"""Label smoothing by what the model itself predicted in the last epoch."""
+"""Online label smoothing."""
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,8 @@ class OnlineLabelSmoothing(nn.Module):
 
     Row y of S is the mean of :math:`p` over the rows of class y that were predicted right in the epoch before, and
     uniform where there was none; it begins uniform (one released script begins with zeros). Probabilities are summed up
-    in train mode, without gradient; ``epoch_end`` makes them the next S. There the ranks of a distributed run are added
-    up, unless ``across_ranks`` is False.
+    in train mode, without gradient; ``epoch_end`` makes them the next S, summed over the ranks of a distributed run
+    unless ``across_ranks`` is False.
 
     It needs ``k`` in advance and :math:`2 K^2` numbers of memory.
 
@@ -49,7 +49,7 @@ class OnlineLabelSmoothing(nn.Module):
         self.register_buffer("counts", torch.zeros(k, dtype=torch.float32))
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
-        """Return the loss of each row, and in train mode remember the right ones."""
+        """Return the loss of each row, and in train mode add up the correct ones."""
         if logits.shape[1] != len(self.counts):
             raise ValueError(f"logits must have k = {len(self.counts)} columns; got {logits.shape[1]}.")
         logp = widened(logits).log_softmax(1)
@@ -63,7 +63,7 @@ class OnlineLabelSmoothing(nn.Module):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Make the means of this epoch the soft labels of the next, and begin to sum anew."""
+        """Make the means of this epoch the soft labels of the next, and reset the sums."""
         if self.across_ranks:
             add_up(self.sums)
             add_up(self.counts)

@@ -1,8 +1,8 @@
-"""The training objectives of the papers' tables, row by row, as data.
+"""Presets: the training objectives of the papers' tables.
 
 A name is ``paper/row``, or ``paper/row/setting`` where the paper tunes the row for a data set and network. MMCE is
 "released" throughout: its published weights were tuned with that normalisation. So is the confidence of AU: where the
-paper names negative entropy (ViT-S) its code makes it 1 for every row, which is cross-entropy times 0.77. A loss that
+paper names negative entropy (ViT-S), its code computes 1 for every row, which is cross-entropy times 0.77. A loss that
 needs the number of classes is given it by `Criterion.preset`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """What `Criterion` takes."""
+    """The arguments of `Criterion`."""
 
     loss: str
     options: Mapping[str, Any] = field(default_factory=dict)

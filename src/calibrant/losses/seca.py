@@ -1,4 +1,4 @@
-"""Cross-entropy plus a pull towards what the batch predicts for the class."""
+"""SECA: cross-entropy plus a pull towards the mean prediction of the class."""
 
 import torch
 from torch import Tensor
@@ -19,10 +19,10 @@ def seca(logits: Logits, labels: Labels, *, detach_mean: bool = True) -> PerSamp
     :math:`2p - 1[k = y] - \mu_y` (the paper's equation 12). ``detach_mean=False`` lets it through, which also trains
     the entropy of the means down.
 
-    Averaged over the rows of a class its gradient is that of cross-entropy; what it adds draws the rows of a class
-    together. A class with one row in the batch has :math:`\mu = p`, and exactly the gradient of cross-entropy: with
-    many classes and small batches (or means per device) that is most rows. The sign before the middle expression of
-    equation 9 is a slip.
+    Averaged over the rows of a class its gradient is that of cross-entropy; the added term pulls the predictions of a
+    class together. A class with one row in the batch has :math:`\mu = p`, and exactly the gradient of cross-entropy:
+    with many classes and small batches (or means per device) that is most rows. The sign before the middle expression
+    of equation 9 is a typo.
 
     Reference: "SECA: Self-guided Model Calibration", 2025.
 
@@ -37,7 +37,7 @@ def seca(logits: Logits, labels: Labels, *, detach_mean: bool = True) -> PerSamp
 
 
 def class_sums(probs: Tensor, labels: Tensor) -> Tensor:
-    """Return for each row the sum of the rows that share its label, at a cost that grows with n k alone.
+    """Return for each row the sum of the rows that share its label, in O(n k).
 
     Sums are kept by class, or with more classes than rows by the first row of each class.
 

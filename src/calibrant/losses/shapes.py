@@ -1,4 +1,4 @@
-"""A loss by its shape: value, weight and gradient against the probability of the label."""
+"""The shape of a loss: value, weight and gradient as functions of the label's probability."""
 
 import inspect
 import warnings
@@ -26,9 +26,9 @@ def shape(name: str, options: Mapping[str, Any] | None = None, k: int = 10) -> C
     the rest evenly: the label's logit moves and theirs are 0. The gradient is by autograd along that line. The
     normalised weight has mean 1 over the grid. Columns cross_entropy and cross_entropy_gradient are for comparison.
 
-    A loss that reads its batch is given the whole grid as one batch of one class, so that :math:`p_y` is uniform
-    there; its gradient is that of the batch's sum, which is what training feels. A loss with state is shown as it
-    begins; ``options`` may also give the values of its buffers, one for all or all of them (``gammas`` of AdaFocal,
+    A loss that reads its batch is given the whole grid as one batch of one class, so that :math:`p_y` is uniform there;
+    its gradient is that of the batch's sum, as in training. A loss with state is shown in its initial state;
+    ``options`` may also give the values of its buffers, one for all or all of them (``gammas`` of AdaFocal,
     ``accuracy`` of CalFocal). The settings say what was done ("rows", "batch") and what the loss warned of ("notes").
 
     In training :math:`p_y` is not uniform: the weight of a loss that ranks its batch looks different there. A loss that
@@ -76,7 +76,7 @@ def shape(name: str, options: Mapping[str, Any] | None = None, k: int = 10) -> C
 
 
 def _notes(name: str, weight: PerSample) -> list[str]:
-    """Say what the columns alone might mislead about."""
+    """Return notes on columns that could mislead."""
     if name != "cross_entropy" and torch.allclose(weight, torch.ones_like(weight)):
         return [f"{name} is cross-entropy here."]
     if bool(weight[-1] > 20 * weight.median()):  # aurc, the steepest that is bounded, has 11
@@ -99,7 +99,7 @@ def _logits(p: PerSample, k: int) -> Logits:
 
 
 def _made(name: str, given: Mapping[str, Any], k: int) -> tuple[Callable[..., Tensor], str]:
-    """Return the loss of a batch, and what there is to say of batch and state."""
+    """Return the loss as a function of a batch, and a sentence on batch and state."""
     found, facts, state = LOSSES[name], LOSSES.entry(name).facts, state_of(name)
     for option in given:
         if option not in (*known(name), *state):
@@ -120,7 +120,7 @@ def _made(name: str, given: Mapping[str, Any], k: int) -> tuple[Callable[..., Te
 
 
 def _sizes(found: Callable[..., Any], k: int) -> dict[str, int]:
-    """Return what a loss cannot be made without: the number of classes, or of training rows."""
+    """Return the sizes that a loss requires: the number of classes, or of training rows."""
     parameters = inspect.signature(found).parameters
     return {option: size for option, size in (("k", k), ("n", POINTS)) if option in parameters}
 
@@ -135,7 +135,7 @@ def _set(loss: nn.Module, option: str, value: float | Sequence[Any]) -> None:
 
 
 def known(name: str) -> dict[str, Any]:
-    """Return the options of a loss with their defaults; what it needs besides, k and n, the grid decides.
+    """Return the options of a loss with their defaults; the sizes k and n follow from the grid.
 
     Example:
         >>> known("focal")

@@ -1,4 +1,4 @@
-"""Accuracy versus uncertainty: right and sure, wrong and unsure."""
+"""AvUC, accuracy versus uncertainty, and its soft form S-AvUC."""
 
 import math
 
@@ -13,7 +13,7 @@ from calibrant.registry import PENALTIES
 
 @PENALTIES.register()
 def avuc(logits: Logits, labels: Labels, *, threshold: float | None = None, detach_confidence: bool = False) -> Scalar:
-    r"""AvUC: how much mass is right but unsure, or wrong but sure, against the rest.
+    r"""AvUC: right but uncertain and wrong but certain rows, relative to the rest.
 
     .. math:: \log\Bigl(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}}\Bigr)
 
@@ -21,7 +21,7 @@ def avuc(logits: Logits, labels: Labels, *, threshold: float | None = None, deta
     the threshold, :math:`n_{AU} = \sum r t` over right rows at or above it, :math:`n_{IC} = \sum (1 - r)(1 - t)` and
     :math:`n_{IU} = \sum (1 - r)\, t` over wrong rows likewise. 1e-10 is added to the denominator. The threshold, in
     nats, is half-way between the mean entropies of right and of wrong rows of the batch unless it is given (the
-    reference fixes it after a start with cross-entropy alone).
+    reference fixes it after a warm-up with cross-entropy alone).
 
     The membership in the four groups carries no gradient: at the threshold the value jumps.
 
@@ -44,11 +44,11 @@ def soft_avuc(logits: Logits, labels: Labels, *, threshold: float = 0.5, tempera
 
     .. math:: q = \sigma\Bigl(\frac1T \log\frac{e\,(1 - \theta)}{(1 - e)\,\theta}\Bigr), \qquad e = \frac{u}{\log K}
 
-    is how unsure a row is; then :math:`n_{AC} = \sum (1 - q)(1 - t)` and :math:`n_{AU} = \sum q\,t` over right rows,
-    :math:`n_{IC}` and :math:`n_{IU}` the same over wrong ones, and the logarithm of `avuc`. e is held within
+    is the uncertainty of a row; then :math:`n_{AC} = \sum (1 - q)(1 - t)` and :math:`n_{AU} = \sum q\,t` over right
+    rows, :math:`n_{IC}` and :math:`n_{IU}` the same over wrong ones, and the logarithm of `avuc`. e is held within
     [1e-6, 1 - 1e-6]; ``threshold`` is :math:`\theta`, a share of the largest entropy.
 
-    Two numbers to choose, and an entropy of half the largest means other things at 10 and at 1 000 classes.
+    It has two options to tune, and half the largest entropy means different things with 10 and with 1 000 classes.
 
     Reference: Karandikar et al., NeurIPS 2021.
 
@@ -80,7 +80,7 @@ def _balance(sure: PerSample, unsure: PerSample, uncertainty: PerSample, correct
 
 
 def _half_way(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Return the mean of the mean entropies of right and wrong rows, or the one there is."""
+    """Return the average of the mean entropies of right and of wrong rows, or the one that exists."""
     kinds = torch.stack([correct, ~correct])
     rows = kinds.sum(1)
     means = torch.where(kinds, uncertainty, 0).sum(1) / rows.clamp(min=1)

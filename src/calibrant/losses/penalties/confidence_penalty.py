@@ -1,4 +1,4 @@
-"""The entropy of the predictions, with a minus."""
+"""Confidence penalty: the negative entropy of the predictions."""
 
 from calibrant.metrics.scores import entropy
 from calibrant.predictions.types import Labels, Logits, Scalar
@@ -11,7 +11,7 @@ def confidence_penalty(logits: Logits, labels: Labels) -> Scalar:
 
     .. math:: \frac1n \sum_i \sum_k p_{ik} \log p_{ik}
 
-    It does not look at the labels: right and wrong predictions are made less sure alike. Usual weights are 0.1 to 1.
+    It ignores the labels: the confidence of right and wrong predictions is lowered alike. Usual weights are 0.1 to 1.
 
     Reference: Pereyra, Tucker, Chorowski, Kaiser & Hinton, 2017.
 

@@ -1,4 +1,4 @@
-"""The gap between mean confidence and accuracy of a batch."""
+"""DCA: mean confidence against accuracy."""
 
 from calibrant.losses.functional import top
 from calibrant.predictions.types import Labels, Logits, Scalar
@@ -11,7 +11,7 @@ def dca(logits: Logits, labels: Labels) -> Scalar:
 
     .. math:: \Bigl|\frac1n \sum_i \max_k p_{ik} - \frac1n \sum_i a_i\Bigr|
 
-    Accuracy carries no gradient, so that all rows are moved the same way; errors of opposite sign cancel.
+    Accuracy carries no gradient, so the confidence of all rows moves in one direction; errors of opposite sign cancel.
 
     Reference: Liang, Zhang, Wang & Jacobs, 2020.
 

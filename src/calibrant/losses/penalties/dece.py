@@ -1,4 +1,4 @@
-"""The calibration error with soft bins and a soft accuracy."""
+"""DECE: differentiable expected calibration error."""
 
 import torch
 from torch import Tensor
@@ -19,8 +19,8 @@ def dece(logits: Logits, labels: Labels, *, bins: int = 15, sharpness: float = 1
     :math:`(b\, r_i - \sum_{m < b} \frac mB) / w`, plus 1e-6 and normalised, with r its confidence, whose gradient goes
     to the first of equal classes. ``sharpness`` is t, ``width`` is w.
 
-    The gradient of the accuracy is what sets it apart, and it lives only where two classes are close. The reference
-    tunes other losses with it on a second set; here it is a penalty like the others.
+    Unlike other penalties it has a gradient through the accuracy, which vanishes unless two classes are close. The
+    reference tunes other losses with it on a second set; here it is a penalty like the others.
 
     Reference: Bohdal, Yang & Hospedales, TMLR 2023.
 

@@ -1,4 +1,4 @@
-"""The canonical calibration error, estimated by kernels on the simplex."""
+"""KDE-ECE: the canonical calibration error by kernel density estimation."""
 
 import torch
 from torch import Tensor
@@ -20,11 +20,11 @@ def kde_ece(logits: Logits, labels: Labels, *, bandwidth: float | None = None, p
 
     Everything is differentiable in the probabilities but the bandwidth h: one of twenty (from 1e-5 to 1), the one
     under which the other rows make each row most likely, unless it is given. Probabilities are at least 1e-9 (in
-    float64 1e-12) and all sums are of logarithms. A batch of one row has the value 0. The kernel is normalised, so
+    float64 1e-12), and sums are computed in log space. A batch of one row has the value 0. The kernel is normalised, so
     nothing but n - 1 divides (the original code divides by the bandwidth too); and the search begins at minus
     infinity, for a batch where every likelihood is below 1.
 
-    It takes :math:`O(n^2 K)`. With a weight of 0.2 a small network for ten digits (SGD at a rate of 0.1, 150 steps) did
+    It costs :math:`O(n^2 K)`. With a weight of 0.2 a small network for ten digits (SGD at a rate of 0.1, 150 steps) did
     not leave the uniform prediction that it began with; with 0.1 it learned as by cross-entropy alone. One released
     wrapper of it drops its gradient and so trains cross-entropy alone.
 

@@ -1,4 +1,4 @@
-"""The gap between mean probability and frequency of every class of a batch."""
+"""MDCA: mean probability against frequency of every class."""
 
 import torch
 

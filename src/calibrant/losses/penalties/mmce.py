@@ -1,4 +1,4 @@
-"""The maximum mean calibration error: confidence against correctness, compared by a kernel."""
+"""MMCE, the maximum mean calibration error."""
 
 from typing import Literal
 
@@ -24,13 +24,13 @@ def mmce(
     .. math:: \sqrt{\textstyle\sum_{ij} w_i w_j (a_i - r_i)(a_j - r_j)\, e^{-|r_i - r_j| / 0.4}}, \qquad
               w_i = 1 / \text{the number of rows with the same } a_i
 
-    with r the confidence and a the correctness, which carries no gradient. Right and wrong rows weigh the same in all;
-    without one kind the value is 0. ``weighted=False`` gives :math:`w_i = 1/n`, whatever the normalisation. Released
-    code divides the three sums (right with right, wrong with wrong, right with wrong) by the numbers of their pairs,
-    plus 1e-5, a second time (``normalisation="released"``): published weights such as 2 and 4 were tuned with that.
-    1e-10 is added below the root.
+    with r the confidence and a the correctness, which carries no gradient. Right and wrong rows have the same total
+    weight; without one of the two the value is 0. ``weighted=False`` gives :math:`w_i = 1/n`, whatever the
+    normalisation. Released code divides the three sums (right with right, wrong with wrong, right with wrong) by the
+    numbers of their pairs, plus 1e-5, a second time (``normalisation="released"``): published weights such as 2 and 4
+    were tuned with that. 1e-10 is added below the root.
 
-    It takes :math:`O(n^2)`, and one batch says little about calibration.
+    It costs :math:`O(n^2)`, and a batch is a small sample to measure calibration on.
 
     Reference: Kumar, Sarawagi & Jain, ICML 2018.
 

@@ -1,4 +1,4 @@
-"""The calibration error with soft bins."""
+"""SB-ECE, expected calibration error with soft bins."""
 
 import math
 
@@ -31,7 +31,7 @@ def soft_ece(
     ``label_binned`` compares each confidence with the accuracy of its bins instead,
     :math:`\frac1n \sum_{ib} u_{ib} (A_b - r_i)^2`, with centres between 1/K and 1.
 
-    On a batch of one row any confidence but 0 and 1 costs: it needs batches in which bins mean something.
+    It needs large batches: on one row every confidence but 0 and 1 is penalised.
 
     Reference: Karandikar et al., NeurIPS 2021.
 

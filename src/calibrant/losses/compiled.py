@@ -10,7 +10,7 @@ Measured ratios are in results/losses.md: 0.71 to 0.88 of the time of `torch.com
 and 0.76 to 0.96 on a CPU (torch 2.13); without CSE 0.72 to 1.02 and 0.82 to 1.18. Inside a captured CUDA graph there is
 no hand-over, and `torch.compile(criterion)` is the faster one.
 
-Private names of torch, all of them for speed, and what happens without them:
+Private names of torch, and what happens without them:
 
 - ``torch._inductor``: `custom_graph_pass` and the option ``joint_custom_pre_pass`` run the CSE pass, and
   `list_mode_options` spells out a ``mode``, which torch does not take together with options. Without them: no CSE.

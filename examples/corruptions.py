@@ -1,6 +1,8 @@
-"""A contact sheet: every corruption at every severity, on a CIFAR image and on a photograph."""
+"""A contact sheet: every corruption at every severity, on a CIFAR image and on a photograph.
 
-import os
+Run it as ``python examples/corruptions.py [SHEET.png]``.
+"""
+
 import sys
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from calibrant.registry import CORRUPTIONS
 from calibrant.training.corruptions.corrupt import corrupt
 
 FAMILIES = ("noise", "blur", "weather", "digital")
-MOSAIC = Path(os.environ.get("CALIBRANT_SHARED", "../shared/data")) / "cifar100" / "test.webp"
+MOSAIC = Path(__file__).parents[1] / "tests" / "data" / "cifar100" / "test.webp"
 SMALL, LARGE, TILE, GAP, LABEL, HEAD = 32, 224, 96, 4, 150, 44
 ROW, COLUMN = 2, 2  # the place in the mosaic of a lion: fine and coarse detail, dark and light
 
@@ -26,9 +28,7 @@ def photograph(side: int) -> Tensor:
 
 
 def cifar() -> Tensor:
-    """Return a CIFAR-100 image from a mosaic of the test set; without one, the photograph made as small."""
-    if not MOSAIC.is_file():
-        return photograph(SMALL)
+    """Return a CIFAR-100 image from the mosaic that the tests read."""
     left, top = SMALL * COLUMN, SMALL * ROW
     return as_tensor(Image.open(MOSAIC).convert("RGB").crop((left, top, left + SMALL, top + SMALL)))
 

@@ -12,7 +12,7 @@ help:  ## list the targets
 
 .venv/ready: pyproject.toml requirements-dev.txt constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python $(PIP) --no-compile torch==2.13.0
+	$(BIN)/python $(PIP) --no-compile torch
 	$(BIN)/python $(PIP) --no-compile -e . -r requirements-dev.txt
 	$(BIN)/python $(PIP) --no-deps netcal==1.4.0  # only its metrics; it warns when it is compiled
 	touch .venv/ready
@@ -34,7 +34,7 @@ check: .venv/ready  ## format, lint, types
 
 .bench-venv/ready: benchmarks/requirements.txt constraints.txt
 	$(PYTHON) -m venv .bench-venv
-	.bench-venv/bin/python $(PIP) torch==2.13.0
+	.bench-venv/bin/python $(PIP) torch
 	.bench-venv/bin/python $(PIP) -r benchmarks/requirements.txt -e .
 	touch .bench-venv/ready
 

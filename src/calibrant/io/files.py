@@ -120,7 +120,7 @@ def _parquet(path: Path) -> dict[str, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ValueError("reading .parquet needs pyarrow; install calibrant[scale].") from None
+        raise ValueError("reading .parquet needs pyarrow; install calibrant[parquet].") from None
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:

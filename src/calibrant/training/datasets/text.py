@@ -207,7 +207,7 @@ def _from_parquet(path: Path) -> Texts:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ValueError("reading .parquet needs pyarrow; install calibrant[scale].") from None
+        raise ValueError("reading .parquet needs pyarrow; install calibrant[parquet].") from None
     try:
         table = parquet.read_table(path, columns=["label", "title", "content"])
         label, title, content = (table[name].to_pylist() for name in ("label", "title", "content"))

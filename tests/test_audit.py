@@ -9,6 +9,8 @@ import torch
 
 import calibrant as cb
 from calibrant.records import to_json
+from calibrant.registry import METRICS
+from calibrant.report.sections import SECTIONS, grouped
 
 
 def model(sharpness, n=3000, k=5, seed=0, **extra):
@@ -75,6 +77,14 @@ def test_every_section_of_the_audit_has_its_numbers(over):
         "risk_at_coverage",
         "coverage_at_risk",
     }
+
+
+def test_one_list_decides_what_is_measured_and_under_which_heading_it_stands(over):
+    lines = [line for section in SECTIONS for line in section.lines]
+    assert {line.metric for line in lines} <= set(METRICS)
+    measured = [r.metric for r in over.records if r.where == "all"]
+    assert measured == [line.metric for line in lines if line.when(3000, 5)]
+    assert "other" not in [section.slug for section, _ in grouped(over.findings)]
 
 
 def test_a_calibration_number_never_stands_alone(over):

@@ -103,6 +103,12 @@ def test_one_place_says_which_torch_is_accepted_and_one_which_is_tested():
         assert not re.search(r"torch *[=<>~]=? *\d", path.read_text()), f"{path.name} repeats the version of torch"
 
 
+def test_the_links_of_the_readme_work_on_a_package_page():
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / "README.md").read_text(), flags=re.S)
+    links = re.findall(r"\]\(([^)\s]+)", text) + re.findall(r"(?:src|href)=\"([^\"]+)", text)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
 def test_every_extra_serves_something_in_the_package():
     text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
     extras = PROJECT["optional-dependencies"]

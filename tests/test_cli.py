@@ -345,7 +345,12 @@ def test_the_page_of_calibrate_compares_before_and_after_and_draws_the_temperatu
     done = calibrate("val.npz", "--method", "smart", "--apply", "test.npz", "--report", "page.html")
     assert done.stdout.endswith("written: page.html\n")
     page = (halves / "page.html").read_text()
-    assert re.findall(r"<h2>(.*?)</h2>", page) == ["val.npz", "test.npz", "Temperature by logit margin"]
+    assert re.findall(r"<h2>(.*?)</h2>", page) == [
+        "val.npz",
+        "test.npz",
+        "Temperature by logit margin",
+        "Reliability by logit margin, after calibration",
+    ]
     assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["identity", "smart"] * 2
     assert 'aria-label="Temperature that smart gives a row against the logit margin of the row."' in page
     changes = re.findall(r"[+-]0\.\d+ ± 0\.\d+", done.stdout.partition("\n")[2])

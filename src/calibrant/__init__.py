@@ -60,7 +60,7 @@ _MODULES = {room: room for layer in LAYERS for room in layer} | {
     "curves": "metrics.curves",
     "datasets": "training.datasets",
     "evidence": "metrics.evidence",
-    "margins": "metrics.curves",
+    "margins": "calibrators.apply",
     "models": "training.models",
     "penalties": "losses.penalties",
     "presets": "losses.presets",

@@ -14,11 +14,14 @@ from calibrant.calibrators._solvers.samplewise import Samplewise
 from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate, calibrate, plan
 from calibrant.calibrators.cross_fit import Trial, records
 from calibrant.metrics.bins import assign
+from calibrant.metrics.curves import margin_reliability
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Features, float64
-from calibrant.records import Curve, Record, count, plain
+from calibrant.records import Curve, Findings, Record, count, plain
 from calibrant.registry import CALIBRATORS
 from calibrant.report import comparison
+
+BY_MARGIN = 200  # rows from which reliability is drawn for groups of them by margin
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,24 @@ def to_json(choice: Choice, then: Applied | None) -> str:
             "records": [asdict(record) for record in then.records],
         }
     return json.dumps(plain(content), indent=1, allow_nan=False)
+
+
+def page(choice: Choice, then: Applied | None, name: str, rows: Predictions) -> str:
+    """Return the HTML page: both comparisons, and curves by logit margin of ``rows``, those of --apply if there are."""
+    found = [replace(record, dataset=name) for record in choice.records]
+    captions = {name: f"Cross-fitted on the rows to fit on. {choice.understood}"}
+    if then is not None:
+        applied = then.name if then.name != name else f"{then.name}, applied"
+        found += [replace(record, dataset=applied) for record in then.records]
+        captions[applied] = f"Before and after, on the rows of --apply. {then.understood}"
+    curves = []
+    if isinstance(choice.calibrator, Samplewise):
+        curves.append(margin_temperature(choice.calibrator, rows))
+    if then is not None and then.records and len(rows) >= BY_MARGIN:
+        curves.append(margin_reliability(then.predictions))
+    notes = () if then is None else then.notes
+    findings = Findings(repr(choice.calibrator), choice.reason, notes, (), tuple(found), tuple(curves))
+    return comparison.render(findings, choice.name, captions)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -1,19 +1,14 @@
 """calibrant calibrate: held-out rows -> a calibrator, and other rows calibrated."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calibrant.calibrators import apply as calibrating
-from calibrant.calibrators._solvers.samplewise import Samplewise
-from calibrant.calibrators.autocalibrate import Choice
 from calibrant.cli.progress import progress
 from calibrant.io import files
 from calibrant.io.atomic import write_whole
-from calibrant.predictions.predictions import Predictions
-from calibrant.records import Findings
 from calibrant.registry import CALIBRATORS
 
 
@@ -58,24 +53,7 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
     if out is not None and then is not None:
         files.write(out, then.predictions)
     if report is not None:
-        write_whole(_page(choice, then, predictions.name, fitted if rows is None else rows).encode(), report)
+        write_whole(calibrating.page(choice, then, predictions.name, fitted if rows is None else rows).encode(), report)
     typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))
     for written in (path for path in (save, out, report) if path is not None):
         typer.echo(f"written: {written}", err=as_json)
-
-
-def _page(choice: Choice, then: calibrating.Applied | None, name: str, rows: Predictions) -> str:
-    """Return the page: both comparisons and, where each row has its own temperature, the temperature by margin."""
-    from calibrant.report.comparison import render  # matplotlib and jinja2 are needed only here
-
-    records = [replace(record, dataset=name) for record in choice.records]
-    captions = {name: f"Cross-fitted on the rows to fit on. {choice.understood}"}
-    if then is not None:
-        applied = then.name if then.name != name else f"{then.name}, applied"
-        records += [replace(record, dataset=applied) for record in then.records]
-        captions[applied] = f"Before and after, on the rows of --apply. {then.understood}"
-    own = choice.calibrator if isinstance(choice.calibrator, Samplewise) else None
-    curves = () if own is None else (calibrating.margin_temperature(own, rows),)
-    notes = () if then is None else then.notes
-    found = Findings(repr(choice.calibrator), choice.reason, notes, (), tuple(records), curves)
-    return render(found, choice.name, captions)

@@ -33,9 +33,9 @@ def text(records: Iterable[Record], chosen: str) -> str:
 
 
 def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
-    """Render a page with a table for each captioned data set, and the curve ``margin_temperature`` if there is one.
+    """Render a page with a table for each captioned data set, and the curves by logit margin that there are.
 
-    Reference of the curve: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
+    Temperature against margin: Guo et al., "SMART: Sample Margin-Aware Recalibration of Temperature", 2025, figure 16.
     """
     from calibrant.report import figures, page  # matplotlib and jinja2 are needed only here
 
@@ -45,7 +45,8 @@ def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
         rows = {name: list(_cells(found)) for name, found in methods.items() if "failed" not in found}
         tables[dataset] = rows, _failed(methods)
     alt = f"Temperature that {chosen} gives a row against the logit margin of the row."
-    plot = page.Plot("margin_temperature", {"margin_temperature": (figures.margin_temperature, 2.9)}, 4.4, alt)
+    temperature = page.Plot("margin_temperature", {"margin_temperature": (figures.margin_temperature, 2.9)}, 4.4, alt)
+    by_margin = next(plot for plot in page.PLOTS if plot.name == "margin_reliability")
     return page.fill(
         "comparison.html",
         findings,
@@ -55,7 +56,7 @@ def render(findings: Findings, chosen: str, captions: Mapping[str, str]) -> str:
         captions=captions,
         tables=tables,
         headings=[heading.replace("-\n", "").replace("\n", " ") for heading in HEADINGS],
-        drawing=page.drawing(findings, plot) if findings.curve("margin_temperature") else "",
+        drawings={p.name: page.drawing(findings, p) for p in (temperature, by_margin) if findings.curve(p.name)},
     )
 
 

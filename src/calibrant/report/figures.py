@@ -124,7 +124,7 @@ def margin_reliability(findings: Findings, ax: Axes | None = None) -> Axes:
         groups = sorted(set(curve["group"].tolist()))
         for group, (colour, marker) in zip(groups, _shades(len(groups)), strict=True):
             mine = curve["group"] == group
-            low, high = (float(curve[f"margin_{end}"][mine][0]) for end in ("low", "high"))
+            low, high = (abs(float(curve[f"margin_{end}"][mine][0])) for end in ("low", "high"))
             at = curve["confidence"][mine]
             ax.vlines(at, curve["accuracy_low"][mine], curve["accuracy_high"][mine], color=colour, linewidth=1)
             name = f"margin {low:.2g} to {high:.2g}"

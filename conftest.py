@@ -29,9 +29,13 @@ def _names(doctest_namespace: dict[str, object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _unchecked_simulations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulation makes a million calls; checking the shapes of each would take most of its time."""
+    """A simulation makes a million calls: shapes are not checked there, nor are functions inside functions wrapped."""
     if request.node.get_closest_marker("slow"):
+        wrap = jaxtyping.jaxtyped
         monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        monkeypatch.setattr(
+            jaxtyping, "jaxtyped", lambda **how: lambda f: f if "<locals>" in f.__qualname__ else wrap(**how)(f)
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

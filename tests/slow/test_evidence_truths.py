@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibrant.evaluation.advice import ALPHA
-from calibrant.evaluation.audit import _slices
+from calibrant.evaluation.audit import slices
 from calibrant.metrics.evidence import compare, floor, interval
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import METRICS
@@ -137,7 +137,7 @@ def test_the_worst_of_many_small_groups_is_called_bad_in_at_most_5_percent():
     for _ in range(150):
         confidence = rng.uniform(0.9, 0.999, 1000)
         p = Predictions(confidence=confidence, correct=rng.random(1000) < confidence, groups=groups)
-        found += any(r.p is not None and r.p <= 0.05 for r in _slices(p, level=0.9))
+        found += any(r.p is not None and r.p <= 0.05 for r in slices(p, level=0.9))
     assert found / 150 <= 0.05
 
 

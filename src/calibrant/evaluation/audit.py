@@ -140,7 +140,7 @@ def _records(p: Predictions, level: float, draws: int, seed: int, on_step: Calla
         on_step(line.metric)
         yield _record(line, p, level, draws, seed)
     on_step("classes and groups")
-    yield from _slices(p, level=level)
+    yield from slices(p, level=level)
 
 
 def _record(line: Line, p: Predictions, level: float, draws: int, seed: int) -> Record:
@@ -157,7 +157,7 @@ def _record(line: Line, p: Predictions, level: float, draws: int, seed: int) -> 
     return record
 
 
-def _slices(predictions: Predictions, *, level: float) -> Iterator[Record]:
+def slices(predictions: Predictions, *, level: float) -> Iterator[Record]:
     r"""Yield accuracy, mean confidence and signed gap of the worst predicted classes and the worst groups.
 
     Slices are ranked by :math:`|\sum(c - a)| / \sqrt{\sum c(1 - c)}`, how far beyond noise their gap is. ``p`` is the

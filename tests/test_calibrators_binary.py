@@ -10,8 +10,7 @@ import torch
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, gammaln, logit
 
-from calibrant.calibrators._solvers import one_vs_rest as lifting
-from calibrant.calibrators._solvers import tables
+from calibrant.calibrators._solvers import one_vs_rest, tables
 from calibrant.calibrators._solvers.logistic import platt_targets
 from calibrant.calibrators._solvers.one_vs_rest import BinaryProblems
 from calibrant.calibrators.bbq import BBQ, default_bins, histograms
@@ -262,7 +261,7 @@ def test_tied_rows_get_the_mean_slope_of_the_spline_over_their_stretch():
 
 
 def lifted(logits, lift):
-    return lifting._LIFTS[lift](lifting.shifted(logits), lambda odds: (odds - 1) / 2).exp()
+    return one_vs_rest._LIFTS[lift](one_vs_rest.shifted(logits), lambda odds: (odds - 1) / 2).exp()
 
 
 def test_one_vs_rest_maps_each_class_and_renormalises():
@@ -286,7 +285,7 @@ def test_the_top_label_takes_its_confidence_and_the_others_share_the_rest():
 
 def test_tempered_rows_have_the_same_confidence_and_softer_others():
     logits, _ = made_up()
-    z, new = lifting.shifted(logits), lifted(logits, "tempered")
+    z, new = one_vs_rest.shifted(logits), lifted(logits, "tempered")
     assert torch.equal(new.argmax(1), logits.argmax(1))
     for row, found in zip(z.numpy(), new.numpy(), strict=True):
         top, others = row.argmax(), np.delete(row, row.argmax())
@@ -303,21 +302,21 @@ def test_tempered_rows_have_the_same_confidence_and_softer_others():
 
 
 def test_a_confidence_that_rises_is_not_tempered():
-    z = lifting.shifted(made_up()[0])
-    risen = [lifting._LIFTS[lift](z, lambda odds: odds + 0.5) for lift in ("tempered", "top_label")]
+    z = one_vs_rest.shifted(made_up()[0])
+    risen = [one_vs_rest._LIFTS[lift](z, lambda odds: odds + 0.5) for lift in ("tempered", "top_label")]
     assert torch.allclose(*risen, atol=1e-12)
 
 
 def test_a_tempered_confidence_is_at_least_that_of_chance():
     logits, _ = made_up(dtype=torch.float32)
-    new = lifting._LIFTS["tempered"](lifting.shifted(logits), lambda odds: odds - 20).exp()
+    new = one_vs_rest._LIFTS["tempered"](one_vs_rest.shifted(logits), lambda odds: odds - 20).exp()
     assert torch.equal(new.argmax(1), logits.argmax(1))
     assert torch.allclose(new, torch.tensor(0.25), atol=1e-4)
 
 
 def test_log_odds_do_not_saturate():
     logits = torch.tensor([[0.0, -100.0, -101.0]])
-    assert lifting.class_log_odds(logits)[0].tolist() == pytest.approx([100 - math.log1p(math.exp(-1)), -100, -101])
+    assert one_vs_rest.class_log_odds(logits)[0].tolist() == pytest.approx([100 - math.log1p(math.exp(-1)), -100, -101])
 
 
 def test_a_value_on_an_edge_is_below_it(monkeypatch):
@@ -374,7 +373,7 @@ def test_a_chunked_map_is_the_map(monkeypatch):
     cal = Isotonic.fit(*made_up())
     queries = made_up(seed=1)[0]
     whole = cal(queries)
-    monkeypatch.setattr(lifting, "CHUNK", 100)
+    monkeypatch.setattr(one_vs_rest, "CHUNK", 100)
     assert torch.equal(cal(queries), whole)
 
 

@@ -13,7 +13,7 @@ from real_data import small, tiles
 from scipy.stats import binom
 
 from calibrant.registry import CORRUPTIONS
-from calibrant.training.corruptions import corrupt as corrupting
+from calibrant.training.corruptions import corrupt as corrupt_module
 from calibrant.training.corruptions.blur import DISCS, LARGE_DISCS, streaked
 from calibrant.training.corruptions.corrupt import corrupt
 from calibrant.training.corruptions.weather import plasma
@@ -92,7 +92,7 @@ def test_the_result_does_not_depend_on_the_size_of_the_chunks(name, monkeypatch)
     for severity in (2, 5):
         whole = corrupt(images, name, severity)
         for rows in (1, 3):
-            monkeypatch.setattr(corrupting, "CHUNK", rows * 3 * 32 * 32)
+            monkeypatch.setattr(corrupt_module, "CHUNK", rows * 3 * 32 * 32)
             said = []
             assert torch.equal(corrupt(images, name, severity, on_step=said.append), whole)
             assert len(said) == math.ceil(7 / rows)

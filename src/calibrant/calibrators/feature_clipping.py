@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.calibrators.calibrator import Calibrator, Objective
 from calibrant.metrics.binned import top_label_ece
 from calibrant.metrics.bins import assign
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.facts import CHUNK
 from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import Array, Vector
@@ -98,8 +98,8 @@ class FeatureClipping(Calibrator):
 
 def _layer(weight: Any, bias: Any, k: int, d: int) -> tuple[Tensor, Tensor]:
     """Return the (k, d) weights and k biases in float64; one row is the logit of class 1 of two."""
-    w = check.tensor(weight, "weight").cpu().double()
-    b = torch.zeros(len(w)).double() if bias is None else check.tensor(bias, "bias").cpu().double()
+    w = checks.tensor(weight, "weight").cpu().double()
+    b = torch.zeros(len(w)).double() if bias is None else checks.tensor(bias, "bias").cpu().double()
     if k == 2 and w.shape == (1, d) and b.shape == (1,):
         w, b = torch.cat([torch.zeros_like(w), w]), torch.cat([torch.zeros_like(b), b])
     if w.shape != (k, d):

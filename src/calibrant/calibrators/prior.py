@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64, widened
 
@@ -57,7 +57,7 @@ def adjust_prior(
             "exactly one change must be named: train_prior with deploy_prior, or from_weights, or sampling_rate; "
             f"got {' and '.join(got) or 'none'}. For two changes call twice."
         )
-    given = check.tensor(logits, "logits")
+    given = checks.tensor(logits, "logits")
     z = widened(Predictions(logits=given).logits)
     k = z.shape[1]
     if train_prior is not None:
@@ -82,7 +82,7 @@ def _positive(values: Any, name: str, k: int) -> Vector:
         if odd is not None:
             raise ValueError(f"{name} must have classes 0 to {k - 1} as keys; got {odd!r}.")
         values = [values.get(i, 1.0) for i in range(k)]
-    numbers = float64(check.tensor(values, name))
+    numbers = float64(checks.tensor(values, name))
     if numbers.shape != (k,):
         raise ValueError(f"{name} must hold {k} numbers, one a class; got shape {numbers.shape}.")
     if not (np.isfinite(numbers) & (numbers > 0)).all():

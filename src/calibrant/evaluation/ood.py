@@ -10,7 +10,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64
 from calibrant.records import Record
@@ -133,8 +133,8 @@ def _functions(scores: Iterable[str] | Mapping[str, Score]) -> dict[str, Score]:
 
 
 def _values(given: Any, n: int | None, name: str) -> Vector:
-    values = check.tensor(given, name)
+    values = checks.tensor(given, name)
     if values.ndim != 1 or len(values) == 0 or (n is not None and len(values) != n):
         raise ValueError(f"{name} must have shape ({n or 'n'},), at least one row; got {tuple(values.shape)}.")
-    check.finite(~values.isfinite().cpu(), name)
+    checks.finite(~values.isfinite().cpu(), name)
     return float64(values)

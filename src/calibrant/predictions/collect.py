@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Features
 from calibrant.records import count
@@ -85,7 +85,7 @@ def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, 
     for batch in loader:
         empty = False
         inputs, labels = _parted(batch)
-        yield _moved(inputs, device), check.tensor(labels, "labels").cpu().clone()
+        yield _moved(inputs, device), checks.tensor(labels, "labels").cpu().clone()
     if empty:
         raise ValueError("loader must give at least one batch; it gave none. Was it a generator that is used up?")
 

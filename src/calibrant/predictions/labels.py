@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 
 
 def indices(labels: Tensor, n: int, k: int, ignored: int | None) -> tuple[Tensor, tuple[str, ...]]:
@@ -85,7 +85,7 @@ def columns_match(labels: Tensor, predicted: Tensor, k: int) -> str:
 
 def named(labels: Any, classes: Sequence[Any], n: int) -> tuple[Tensor, tuple[str, ...]]:
     """Look labels up in ``classes``; whole numbers where no class is named by one are indices, and that is said."""
-    values = check.as_array(labels, "labels")
+    values = checks.as_array(labels, "labels")
     if values.dtype.kind in "biuf" and not any(isinstance(name, (int, float)) for name in classes):
         found, said = indices(torch.from_numpy(values), n, len(classes), None)
         return found, (*said, "labels read as indices of the named classes")

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions import checks as check
-from calibrant.predictions import labels as labelling
+from calibrant.predictions import checks
 from calibrant.predictions.facts import LOG_ZERO, Facts, from_logits, from_probs
+from calibrant.predictions.labels import class_names, columns_match, in_range, indices, named
 from calibrant.predictions.types import Confidence, Correct, Labels
 
 
@@ -48,7 +48,7 @@ class Rows:
     def scored(self, logits: Tensor) -> "Rows":
         """Return the same rows with other logits, and the facts of those."""
         facts = from_logits(logits, self.labels)
-        check.finite(facts.entropy.isnan() | facts.max_logit.isinf(), "logits")
+        checks.finite(facts.entropy.isnan() | facts.max_logit.isinf(), "logits")
         return replace(
             self,
             kind="logits",
@@ -63,17 +63,17 @@ def reduced(confidence: Any, correct: Any) -> Rows:
     """Read confidences and whether each prediction was right."""
     if correct is None:
         raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
-    sure, right = check.tensor(confidence, "confidence").cpu(), check.tensor(correct, "correct").cpu()
-    sure, right = check.reduced(sure, right)
+    sure, right = checks.tensor(confidence, "confidence").cpu(), checks.tensor(correct, "correct").cpu()
+    sure, right = checks.reduced(sure, right)
     return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right)
 
 
 def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | None) -> Rows:
     """Read scores of a kind, with labels where there are any."""
-    scores = check.scores(check.tensor(given, kind), kind)
+    scores = checks.scores(checks.tensor(given, kind), kind)
     n, columns = scores.shape
     k = max(columns, 2)
-    names = None if classes is None else labelling.class_names(classes, k)
+    names = None if classes is None else class_names(classes, k)
     kept, truth = torch.ones(n, dtype=torch.bool), None
     said: tuple[str, ...] = ()
     if labels is not None:
@@ -82,9 +82,9 @@ def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | N
             kept, truth, scores, said = _without(ignore_index, truth, scores, said)
     scores = _two_columns(kind, scores)
     if truth is not None:
-        labelling.in_range(truth, scores, k)
+        in_range(truth, scores, k)
     facts = from_probs(scores, truth) if kind == "probs" else from_logits(scores, truth)
-    check.finite(facts.entropy.isnan() | facts.max_logit.isinf(), kind)
+    checks.finite(facts.entropy.isnan() | facts.max_logit.isinf(), kind)
     rows = Rows(kind, facts.confidence, kept, None, scores, truth, facts, names, columns == 1, said)
     return rows if truth is None else _matched(rows, truth, facts, k)
 
@@ -93,10 +93,10 @@ def _indices(
     labels: Any, n: int, k: int, names: tuple[Any, ...] | None, ignore_index: int | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     if names is None or names == tuple(range(k)):
-        return labelling.indices(check.tensor(labels, "labels").cpu(), n, k, ignore_index)
+        return indices(checks.tensor(labels, "labels").cpu(), n, k, ignore_index)
     if ignore_index is not None:
         raise ValueError("ignore_index goes with integer labels; with named classes leave those rows out.")
-    return labelling.named(labels, names, n)
+    return named(labels, names, n)
 
 
 def _without(
@@ -115,19 +115,19 @@ def _two_columns(kind: str, scores: Tensor) -> Tensor:
     """Check the scores by their kind; one column, the score of class 1, becomes two."""
     one = scores.shape[1] == 1
     if kind == "logits":
-        check.not_probs(scores)
+        checks.not_probs(scores)
         return torch.cat([torch.zeros_like(scores), scores], 1) if one else scores
     if kind == "log_probs":
-        check.log_probs(scores)
+        checks.log_probs(scores)
         other = (-scores.double().expm1()).log().to(scores.dtype) if one else None
         return (scores if other is None else torch.cat([other, scores], 1)).clamp(min=LOG_ZERO)
-    check.probs(scores)
+    checks.probs(scores)
     scores = scores.clamp(0, 1)
     return torch.cat([1 - scores.double(), scores.double()], 1) if one else scores
 
 
 def _matched(rows: Rows, labels: Tensor, facts: Facts, k: int) -> Rows:
-    doubt = labelling.columns_match(labels, facts.predicted, k)
+    doubt = columns_match(labels, facts.predicted, k)
     if doubt and rows.classes is None:
         raise ValueError(
             f"{doubt} Pass classes=[...], the name of each column in order (classes=range({k}) if it is right)."

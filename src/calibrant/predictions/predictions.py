@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions import checks as check
-from calibrant.predictions import parse as reading
-from calibrant.predictions import statement
+from calibrant.predictions import checks, parse, statement
 from calibrant.predictions.facts import PROB_ZERO, Facts, rank
 from calibrant.predictions.types import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, widened
 
@@ -67,15 +65,15 @@ class Predictions:
         if kind != "confidence" and correct is not None:
             raise ValueError(f"correct goes with confidence=...; with {kind}=... pass labels.")
         if kind == "confidence":
-            self.rows = reading.reduced(confidence, correct)
+            self.rows = parse.reduced(confidence, correct)
         else:
-            self.rows = reading.full(kind, given[kind], labels, classes, ignore_index)
+            self.rows = parse.full(kind, given[kind], labels, classes, ignore_index)
         kept, n = self.rows.kept, len(self.rows.kept)
         self.fitted_on: tuple[str, ...] = ()
         self.distrust_below: float | None = None
-        self.groups = None if groups is None else check.groups(groups, n)[kept.numpy()]
-        self.weights = None if weights is None else check.weights(check.tensor(weights, "weights").cpu(), n)[kept]
-        self._features = None if features is None else check.features(check.tensor(features, "features"), n)
+        self.groups = None if groups is None else checks.groups(groups, n)[kept.numpy()]
+        self.weights = None if weights is None else checks.weights(checks.tensor(weights, "weights").cpu(), n)[kept]
+        self._features = None if features is None else checks.features(checks.tensor(features, "features"), n)
         if self._features is not None and not bool(kept.all()):
             self._features = self._features[kept.to(self._features.device)]
 

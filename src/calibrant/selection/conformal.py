@@ -14,7 +14,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.types import PerSample, Probs
 from calibrant.records import count, percent
 from calibrant.selection.thresholds import check_share
@@ -174,7 +174,7 @@ def conformal(
         raise ValueError(f"seed must not be negative; got {seed}.")
     p = _read(probs)
     n, k = p.shape
-    y = check.tensor(labels, "labels").to(p.device)
+    y = checks.tensor(labels, "labels").to(p.device)
     if y.shape != (n,) or y.is_floating_point() or y.dtype == torch.bool:
         raise ValueError(f"labels must be ({n},) indices of classes; got {tuple(y.shape)} of {y.dtype}.")
     y = y.long()
@@ -211,10 +211,10 @@ def _note(n: int, alpha: float, label: int | None) -> str:
 
 
 def _read(probs: Any) -> Probs:
-    p = check.scores(check.tensor(probs, "probs"), "probs")
+    p = checks.scores(checks.tensor(probs, "probs"), "probs")
     if p.shape[1] < 2:
         raise ValueError(f"probs must have a column for each class; got shape {tuple(p.shape)}.")
-    check.probs(p)
+    checks.probs(p)
     return p.double()
 
 

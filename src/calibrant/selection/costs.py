@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.types import Labels, Vector
 from calibrant.selection.thresholds import Cuts, Scored, read
 
@@ -31,12 +31,12 @@ def decide(probs: Any, costs: Any, review_cost: float) -> Labels:
         >>> decide([[0.7, 0.3], [0.95, 0.05]], costs=[[0, 1], [1, 0]], review_cost=0.1)
         tensor([-1,  0])
     """
-    p = check.scores(check.tensor(probs, "probs"), "probs")
-    check.probs(p)
-    price = check.tensor(costs, "costs").double()
+    p = checks.scores(checks.tensor(probs, "probs"), "probs")
+    checks.probs(p)
+    price = checks.tensor(costs, "costs").double()
     if price.ndim != 2 or len(price) != p.shape[1] or price.shape[1] == 0:
         raise ValueError(f"costs must have a row for each of {p.shape[1]} classes; got shape {tuple(price.shape)}.")
-    check.finite(~price.isfinite().all(1).cpu(), "costs")
+    checks.finite(~price.isfinite().all(1).cpu(), "costs")
     _check_cost(review_cost, "review_cost")
     expected = p.double() @ price.to(p.device)
     least, decision = expected.min(1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrant.predictions import checks as check
+from calibrant.predictions import checks
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Array, Vector, float64
 
@@ -101,19 +101,19 @@ def read(confidence: Any, correct: Any) -> Scored:
         raise ValueError(
             "correct must be given: whether each prediction was right; only Predictions know it themselves."
         )
-    sure, right = read_scores(confidence), check.tensor(correct, "correct").cpu()
+    sure, right = read_scores(confidence), checks.tensor(correct, "correct").cpu()
     if right.shape != sure.shape:
         raise ValueError(f"correct must have shape {sure.shape}; got {tuple(right.shape)}.")
     odd = right[(right != 0) & (right != 1)]
     if len(odd):
         raise ValueError(f"correct must be bool, or 0 and 1: whether the prediction was right; got {odd[0].item():g}.")
-    check.finite(torch.from_numpy(~np.isfinite(sure)), "confidence")
+    checks.finite(torch.from_numpy(~np.isfinite(sure)), "confidence")
     return Scored(sure, right.bool().numpy())
 
 
 def read_scores(confidence: Any) -> Vector:
     """Read one floating point score a row; half and single precision become float64 without a change of value."""
-    sure = check.tensor(confidence, "confidence")
+    sure = checks.tensor(confidence, "confidence")
     if sure.ndim != 1 or len(sure) == 0:
         raise ValueError(f"confidence must have shape (n,) with n >= 1; got {tuple(sure.shape)}.")
     if not sure.is_floating_point():
@@ -123,7 +123,7 @@ def read_scores(confidence: Any) -> Vector:
 
 def read_classes(predicted: Any, n: int) -> NDArray[np.int64]:
     """Read one predicted class a row, as an index."""
-    found = check.tensor(predicted, "predicted").cpu()
+    found = checks.tensor(predicted, "predicted").cpu()
     if found.shape != (n,):
         raise ValueError(f"predicted must have shape ({n},), one class a row; got {tuple(found.shape)}.")
     if found.is_floating_point() or found.dtype == torch.bool:

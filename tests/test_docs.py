@@ -28,7 +28,7 @@ def methods_table():
 
 
 def listing():
-    """The README's listing of the package, generated: the rooms from the ground up, each in its own words."""
+    """The README's listing of the package, generated: lowest layer first, in the first lines of the docstrings."""
     lines = ["```", "src/calibrant/"]
     for room in (room for layer in LAYERS for room in layer):
         module = importlib.import_module(f"calibrant.{room}")

@@ -5,13 +5,15 @@ in answers.npz the inputs with what each answered. These files are never written
 them needs a reader for them, not new files; methods that came later need none here.
 """
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from real_data import DATA
 
 import calibrant as cb
-from calibrant.registry import CALIBRATORS, TRUST
+from calibrant.registry import ALL, CALIBRATORS, TRUST
 
 SAVED = DATA / "saved"
 ANSWERS = dict(np.load(SAVED / "answers.npz"))
@@ -58,6 +60,15 @@ def test_a_policy_accepts_the_rows_it_accepted_then(name):
     accepted = found(*by_class) if name == "by_class" else found(tensor("confidence"))
     assert np.array_equal(np.asarray(accepted), ANSWERS[f"policy-{name}"])
     assert found.to_json() == (SAVED / f"policy-{name}.json").read_text()
+
+
+def test_names_that_were_public_then_are_public_still():
+    names = json.loads((SAVED / "names.json").read_text())
+    assert [name for name in names["public"] if not hasattr(cb, name)] == []
+    known = {registry.kind: set(registry) for registry in ALL}
+    assert {kind: sorted(set(then) - known[kind]) for kind, then in names["methods"].items()} == dict.fromkeys(
+        known, []
+    )
 
 
 def same(found, name):

@@ -12,10 +12,10 @@ import torch
 import calibrant
 from calibrant.metrics.binomial import fewest_rows, interval, rows_needed, upper_bound
 from calibrant.predictions.predictions import Predictions
+from calibrant.selection.capacity import review
 from calibrant.selection.certification import certify, certify_sgr
 from calibrant.selection.evaluation import evaluate
 from calibrant.selection.policy import Part, Policy
-from calibrant.selection.review import review
 from calibrant.selection.thresholds import LOWEST
 
 
@@ -400,3 +400,21 @@ def test_an_evaluation_measures_coverage_and_error_and_judges_the_promise():
     nothing = evaluate(policy, confidence / 3, np.ones(200, bool))
     assert (nothing.held, nothing.records[0].value) == (None, 0.0)
     assert "accepts none" in nothing.verdict
+
+
+def test_the_public_functions_are_those_of_their_modules_even_where_these_were_imported_first():
+    import calibrant.selection.capacity
+    import calibrant.selection.prediction_sets
+    from calibrant.selection import certify, certify_sgr, cheapest, conformal, decide, evaluate, review
+
+    named = (certify, certify_sgr, cheapest, conformal, decide, evaluate, review)
+    assert [function.__name__ for function in named] == [
+        "certify",
+        "certify_sgr",
+        "cheapest",
+        "conformal",
+        "decide",
+        "evaluate",
+        "review",
+    ]
+    assert dir(calibrant.selection) == sorted(["Policy", *(function.__name__ for function in named)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.selection.conformal import aps, conformal, ranks, raps, thr
+from calibrant.selection.prediction_sets import aps, conformal, ranks, raps, thr
 
 
 def draw(n, k=5, seed=0):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# The package from the ground up. A module imports from its own room and from rooms of lower layers only; the layer
-# test, the listing and the picture in the README are made from this list, and each room describes itself in the first
-# line of its docstring.
+# The folders and files of the package, lowest layer first. A module imports only from its own folder and from lower
+# layers. The layer test and the README's listing are made from this list, and the README's picture must show its
+# folders; each describes itself in the first line of its docstring.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("registry", "records"),
     ("predictions", "report"),
@@ -55,7 +55,7 @@ _HOMES = {
     "Policy": "selection.policy",
     "trust_report": "evaluation.trust_report",
 }
-_MODULES = {room: room for layer in LAYERS for room in layer} | {
+_MODULES = {name: name for layer in LAYERS for name in layer} | {
     "corruptions": "training.corruptions",
     "curves": "metrics.curves",
     "datasets": "training.datasets",

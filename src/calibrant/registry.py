@@ -15,7 +15,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered method, and the facts about it that a machine may ask."""
+    """One registered method and its metadata."""
 
     kind: str
     name: str
@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The keyword options and their defaults; one that is None, or our own convention, goes without saying."""
+        """The keyword options and their defaults, without those whose default is None or our own convention."""
         parameters = inspect.signature(self.method).parameters.values()
         said = (p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default not in (None, "calibrant"))
         return {p.name: p.default for p in said}

@@ -15,9 +15,9 @@ import torch
 from scipy.stats import binom
 
 from calibrant.metrics.binomial import p_value
+from calibrant.selection.capacity import review
 from calibrant.selection.certification import certify, fixed_sequence, guaranteed_risk
-from calibrant.selection.conformal import aps, conformal, raps, thr
-from calibrant.selection.review import review
+from calibrant.selection.prediction_sets import aps, conformal, raps, thr
 from calibrant.selection.thresholds import Cuts, Scored
 
 pytestmark = pytest.mark.slow

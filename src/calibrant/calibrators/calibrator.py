@@ -22,7 +22,7 @@ from calibrant.registry import CALIBRATORS
 
 @dataclass(frozen=True)
 class Fit:
-    """How a fit went. Losses are means over the rows it was fitted on, so they flatter every method.
+    """How a fit went. Losses are in-sample means, hence optimistic.
 
     ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before
     and after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did

@@ -240,7 +240,7 @@ def _decreasing(heights: Vector, weights: Vector) -> Vector:
 
 
 def _entropy(z: Tensor) -> Tensor:
-    """Entropy a row, in nats."""
+    """Entropy of each row, in nats; not `scores.entropy`, whose last digits differ from those of saved thresholds."""
     d = (z - z.amax(1, keepdim=True)).clamp(min=-1e30)
     weights = d.exp()
     total = weights.sum(1)

@@ -128,7 +128,7 @@ def with_a_hit(counts: Array, hits: Array) -> Vector:
 
 
 def _push(stack: list[tuple[int, int]], point: tuple[int, int]) -> None:
-    """Put a point to the left of a lower hull on top of it; the points that it hides go."""
+    """Push a point onto the lower hull from the left, popping the points that it dominates."""
     x, y = point
     while len(stack) > 1 and (stack[-1][1] - y) * (stack[-2][0] - x) >= (stack[-2][1] - y) * (stack[-1][0] - x):
         stack.pop()

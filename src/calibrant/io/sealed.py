@@ -32,7 +32,7 @@ REFUSALS = (SafetensorError, LookupError, TypeError, ValueError, AttributeError,
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: the method by its name, its tensors, its settings, and the story of its fit."""
+    """What a file holds: the method by its name, its tensors, its settings, and the report of its fit."""
 
     method: str
     state: Mapping[str, Tensor]

@@ -29,7 +29,7 @@ WITHIN_UNIT = {"negative_entropy": "normalised_negative_entropy"}  # the same or
 
 
 def has_unit_range(name: str) -> bool:
-    """Say whether a score, or its form within [0, 1], needs no other rows to lie there."""
+    """Return whether a score lies in [0, 1] without being rescaled over the batch."""
     return WITHIN_UNIT.get(name, name) in UNIT
 
 

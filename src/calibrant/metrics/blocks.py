@@ -56,7 +56,7 @@ def tied_blocks(
 
 
 def _unweighted(c: Array, correct: Array) -> Blocks:
-    """Sort numbers instead of indices: the bits of a float >= 0 order like it and leave room for one bit more."""
+    """Sort keys instead of indices: floats >= 0 sort like their bit patterns, so correctness fits into a spare bit."""
     bits = np.uint32 if c.dtype == np.float32 else np.uint64
     key = (c + c.dtype.type(0)).view(bits)  # + 0 makes -0.0 positive
     key <<= bits(1)

@@ -141,7 +141,7 @@ def tnr(confidence: Confidence, correct: Correct, *, threshold: float = 0.5, wei
 
 @METRICS.register(better="higher", range=(0.0, 1.0), family="ood")
 def ood_auroc(confidence: Confidence, ood_confidence: OtherConfidence) -> float:
-    r"""Probability that a row in distribution is more confident than one out of it.
+    r"""Probability that an in-distribution row is more confident than an out-of-distribution one.
 
     .. math:: \Pr(s_{in} > s_{out}) + \tfrac12 \Pr(s_{in} = s_{out})
 

@@ -14,7 +14,7 @@ from calibrant.registry import METRICS
 
 @METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def smooth_ce(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
-    r"""Smooth calibration error smCE, exact: the best gain of a 1-Lipschitz bettor against the confidences.
+    r"""Smooth calibration error smCE, exact: the largest correlation of a 1-Lipschitz function with the residuals.
 
     .. math:: \sup_{\varphi : [0,1] \to [-1,1],\ \varphi\ 1\text{-Lipschitz}} \frac1n \sum_i \varphi(c_i)(a_i - c_i)
 
@@ -43,7 +43,7 @@ def smooth_ce(confidence: Confidence, correct: Correct, *, weights: Weights | No
 
 
 def _tip(ahead: list[tuple[float, float]], behind: list[tuple[float, float]], slope: float, shift: float) -> float:
-    """Add a slope towards ``ahead``; breakpoints it outweighs pass behind the top. Return the gain of the maximum.
+    """Add a slope to a concave piecewise linear function, moving breakpoints that its maximum passes; return its rise.
 
     Seen from the top both heaps look alike: distance along the slope's direction, at most 1 (the edge of [-1, 1]).
     """

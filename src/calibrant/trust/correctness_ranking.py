@@ -30,7 +30,7 @@ def ranking_loss(z: Tensor, right: Tensor) -> Tensor:
 
 @TRUST.register(reads="rows")
 class CorrectnessRanking(Learned):
-    r"""Correctness ranking predictor: the mean confidence of right rows as far as may be above that of wrong ones.
+    r"""Correctness ranking predictor: maximises the lead of right rows over wrong ones in mean confidence.
 
     .. math:: z = \arg\min\; 1 - \bigl(\overline{\sigma(z)}_+ - \overline{\sigma(z)}_-\bigr)
 

@@ -17,7 +17,7 @@ from calibrant.trust.predictor import Onlooker
 
 @TRUST.register(reads="inputs")
 class Ensemble(Onlooker):
-    r"""Deep ensemble as a judge: how sure several networks together are of one network's answer.
+    r"""Deep ensemble: the confidence of several networks together in one network's answer.
 
     .. math:: \bar p_{\hat y}, \qquad \bar p = \frac1s \sum_{i=1}^{s} \mathrm{softmax}(z_i), \qquad
         \hat y = \arg\max_k z_{1k}

@@ -46,7 +46,7 @@ def steep_slope_loss(z: Tensor, right: Tensor, *, alpha_plus: float = 1.0, alpha
 
 @TRUST.register(reads="rows")
 class SteepSlope(Learned):
-    r"""Steep slope predictor: right answers slide down one side of zero, wrong answers down the other.
+    r"""Steep slope predictor: scores of right answers are pushed above zero, those of wrong ones below, by two slopes.
 
     .. math:: \sigma(z), \qquad z = \arg\min \frac1n \sum_i \ell_{SS}(z_i, o_i)
 

@@ -82,7 +82,7 @@ def findings(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def beyond_noise(error: Record, family: int) -> bool:
-    """Whether a calibration error is more than noise, as one of so many that are looked at."""
+    """Whether a calibration error is significant after Bonferroni correction for ``family`` tests."""
     return error.p is not None and error.p * family <= ALPHA
 
 

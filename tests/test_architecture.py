@@ -108,13 +108,25 @@ def test_modules_are_imported_by_name_only_where_that_is_the_point():
     assert found == lazy_names | discovery | optional
 
 
+def test_imports_name_what_they_import():
+    """A relative import, or `import calibrant` and an attribute of it, would escape the tests of layers and cycles."""
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            relative = isinstance(node, ast.ImportFrom) and node.level > 0
+            whole = isinstance(node, ast.Import) and any(
+                alias.name.split(".")[0] == "calibrant" for alias in node.names
+            )
+            escapes = relative or whole
+            assert not escapes, f"{path.name}:{node.lineno}"
+
+
 def test_private_machinery_is_used_only_by_its_own_folder():
     for path in files():
         for name in imports(path, modules=True):
             private = [i for i, part in enumerate(name.split(".")) if part.startswith("_")]
             if private:
                 home = ".".join(name.split(".")[: private[0]])
-                assert module_of(path).startswith(home), f"{module_of(path)} imports {name}"
+                assert f"{module_of(path)}.".startswith(f"{home}."), f"{module_of(path)} imports {name}"
 
 
 def test_the_report_reads_records_and_computes_nothing():

@@ -10,6 +10,7 @@ import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -17,10 +18,13 @@ from fitted_calibrators import fitted, probe, rows
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
+from calibrant.calibrators.calibrator import Calibrator, Objective
+from calibrant.calibrators.export import to_program
 from calibrant.calibrators.identity import Identity
 from calibrant.calibrators.temperature import Temperature
 from calibrant.io.sealed import load
-from calibrant.registry import CALIBRATORS
+from calibrant.predictions.fit_data import FitData
+from calibrant.registry import CALIBRATORS, Entry
 
 
 @pytest.fixture(scope="module")
@@ -330,3 +334,56 @@ def test_a_header_that_promises_terabytes_is_not_believed(good, tmp_path):
         load(path)
     assert tracemalloc.get_traced_memory()[1] < 1e6
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("feature_clipping", "weight"), ("procal", "reference")])
+def test_a_width_of_features_beyond_reason_is_not_believed(name, tensor, tmp_path):
+    fitted(name).save(tmp_path / "good.safetensors")
+    blob = (tmp_path / "good.safetensors").read_bytes()
+    told, state = record_of(blob), {**tensors_of(blob), tensor: torch.empty(0, 2**40)}
+    told["tensors"][tensor] = [0, 2**40]
+    for d in (0, 2**40):  # a file of an earlier version does not say d
+        told["fit"]["d"] = d
+        assert "features must be at most 1000000 columns" in refusal(tmp_path / "bad.safetensors", sealed(told, state))
+    assert "features must be false with 0 of them" in refusal(
+        tmp_path / "bad.safetensors",
+        sealed({**record_of(good_of("identity", tmp_path)), "settings": {"features": True}}, {}),
+    )
+
+
+def good_of(name, folder):
+    fitted(name).save(folder / f"{name}.safetensors")
+    return (folder / f"{name}.safetensors").read_bytes()
+
+
+def test_settings_that_only_the_repr_reads_are_checked_on_loading(tmp_path):
+    blob = good_of("class_temperature", tmp_path)
+    told = record_of(blob)
+    settings = {name: value for name, value in told["settings"].items() if name != "shared"}
+    assert "shared" in refusal(tmp_path / "bad.safetensors", sealed({**told, "settings": settings}, tensors_of(blob)))
+
+
+class Shifted(Calibrator):
+    """A calibrator of a user's own that reads features, written as CONTRIBUTING says."""
+
+    slope: torch.Tensor
+
+    @classmethod
+    def fit(cls, logits, labels, features):
+        data = FitData.read(logits, labels, features)
+        slope = torch.linspace(-0.1, 0.1, data.features.shape[1])
+        before = float(data.predictions.nll.mean())
+        return cls.made(data, {"slope": slope}, objective=Objective("nothing", before, before))
+
+    def map(self, logits, features):
+        return logits * (features.to(logits.dtype) @ self.slope.to(logits.dtype)).exp()[:, None]
+
+
+def test_a_users_method_that_reads_features_is_saved_and_exported(monkeypatch, tmp_path):
+    facts = MappingProxyType({"keeps_argmax": True, "needs_features": True})
+    monkeypatch.setitem(CALIBRATORS._load(), "shifted", Entry("calibrator", "shifted", Shifted, facts))
+    cal = Shifted.fit(rows()["logits"], rows()["labels"], rows()["features"])
+    cal.save(tmp_path / "cal.safetensors")
+    seen = probe("feature_clipping")
+    assert torch.equal(load(tmp_path / "cal.safetensors")(*seen), cal(*seen))
+    torch.testing.assert_close(to_program(cal).module()(*seen), cal(*seen))

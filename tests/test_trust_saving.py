@@ -154,7 +154,7 @@ def test_what_is_wrong_is_said(good, tmp_path):
         (sealed({**told, "method": "trust_score"}, state), unusable),
         (sealed({**told, "method": "oracle"}, state), "oracle looks at the classifier's inputs."),
         (sealed({**told, "settings": {**settings, "width": 2**40}}, state), "width must be that of its tensors"),
-        (sealed({**told, "settings": {}}, state), f"{unusable}: unit."),
+        (sealed({**told, "settings": {}}, state), f"{unusable}: head."),
         (sealed({**told, "fit": {**fit, "wrong": 1.5}}, state), "wrong of a fit must be int; got 1.5."),
         (sealed({**told, "fit": {**fit, "auroc": [0.5]}}, state), "auroc of a fit must be tuple"),
         (sealed({**told, "fit": {**fit, "k": 0}}, state), unusable),
@@ -167,6 +167,42 @@ def test_what_is_wrong_is_said(good, tmp_path):
         blob = bytearray(good)
         blob[place // 8] ^= 1 << place % 8
         refusal(path, bytes(blob))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        (torch.tensor([0.0, 1.0, 2.0, 3.0, math.inf], dtype=torch.float64), "offsets must be 5 whole numbers"),
+        (torch.tensor([0, 300, 300]), "offsets must be 5 whole numbers"),
+        (torch.tensor([300, 200, 100, 50, 0]), "offsets must rise from 0 to 300"),
+        (torch.tensor([0, 500, 500, 500, 500]), "offsets must rise from 0 to 300"),
+        (torch.tensor([0, 200, 100, 250, 300]), "offsets must rise from 0 to 300"),
+    ],
+    ids=str,
+)
+def test_the_rows_of_a_trust_score_must_be_divided_by_class(offsets, words, tmp_path):
+    fitted("trust_score").save(tmp_path / "good.safetensors")
+    blob = (tmp_path / "good.safetensors").read_bytes()
+    told = record_of(blob)
+    told["tensors"]["offsets"] = list(offsets.shape)
+    assert words in refusal(tmp_path / "bad.safetensors", sealed(told, {**tensors_of(blob), "offsets": offsets}))
+
+
+def test_features_without_rows_are_refused_before_their_width_is_believed(tmp_path):
+    fitted("trust_score").save(tmp_path / "good.safetensors")
+    blob = (tmp_path / "good.safetensors").read_bytes()
+    told = record_of(blob)
+    told["tensors"]["features"] = [0, 2**40]
+    forged = sealed(told, {**tensors_of(blob), "features": torch.empty(0, 2**40)})
+    assert "features must have rows and columns" in refusal(tmp_path / "bad.safetensors", forged)
+
+
+@pytest.mark.parametrize("claim", [True, "x", 1, None])
+def test_a_predictor_that_reads_no_features_cannot_claim_to(claim, tmp_path):
+    fitted("mcp").save(tmp_path / "good.safetensors")
+    blob = (tmp_path / "good.safetensors").read_bytes()
+    forged = sealed({**record_of(blob), "settings": {"features": claim}}, tensors_of(blob))
+    assert "features must be " in refusal(tmp_path / "bad.safetensors", forged)
 
 
 def test_a_tensor_that_promises_terabytes_is_not_believed(good, tmp_path):

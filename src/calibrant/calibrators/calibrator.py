@@ -27,6 +27,7 @@ class Fit:
     ``before`` and ``after`` are the value of the method's own ``objective``; ``log_loss`` is that of the rows before
     and after. ``rows`` are fingerprints of the rows, as they came and as they left. ``identity`` says that the fit did
     not help and that the calibrator therefore leaves logits as they are; ``notes`` say why, and whatever else is odd.
+    ``d`` is the number of features of a row, 0 where none were read.
     """
 
     n: int
@@ -41,6 +42,7 @@ class Fit:
     identity: bool = False
     notes: tuple[str, ...] = ()
     versions: str = field(default_factory=versions)
+    d: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Calibrator(nn.Module, ABC):
     """
 
     story: ClassVar[type] = Fit
-    feature_tensor: ClassVar[str] = ""  # of a method that reads features: the tensor whose last dimension is theirs
+    feature_tensor: ClassVar[str] = ""  # whose last dimension is that of the features, in files that do not say it
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: Fit) -> None:
         super().__init__()
@@ -97,7 +99,8 @@ class Calibrator(nn.Module, ABC):
         """
         before = float(rows.predictions.nll.mean())
         prints: tuple[str, ...] = (rows.predictions.fingerprint,)
-        fit = Fit(rows.n, rows.k, "log loss", before, before, (before, before), prints, 0.0)
+        d = rows.features.shape[1] if rows.predictions.has_features else 0
+        fit = Fit(rows.n, rows.k, "log loss", before, before, (before, before), prints, 0.0, d=d)
         numbers = {name: value.to(rows.given.device, torch.float64) for name, value in state.items()}
         made = cls(numbers, settings or {}, fit)
         if log_loss is None:
@@ -175,7 +178,13 @@ class Calibrator(nn.Module, ABC):
         logits = torch.randn(n, self.fitted.k, generator=source) * torch.logspace(-1, 2, n)[:, None]
         if not self.needs_features:
             return (logits,)
-        return logits, torch.randn(n, getattr(self, self.feature_tensor).shape[-1], generator=source)
+        return logits, torch.randn(n, self.feature_width(), generator=source)
+
+    def feature_width(self) -> int:
+        """Return how many features a row has; 0 where the method reads none."""
+        if not self.needs_features or self.fitted.d or not self.feature_tensor:
+            return self.fitted.d
+        return int(getattr(self, self.feature_tensor).shape[-1])
 
     def save(self, path: str | Path) -> None:
         """Write it atomically to a .safetensors file, without pickle; `calibrant.load` reads it.
@@ -195,6 +204,8 @@ class Calibrator(nn.Module, ABC):
     def rebuilt(cls: "type[Fitted]", contents: Contents) -> Fitted:
         """Build a saved calibrator and call it once, so that a file that does not match the method fails on loading."""
         made = cls(contents.state, contents.settings, contents.fit)
+        check_width(made.feature_width(), needs=made.needs_features)
+        repr(made)  # reads settings that a call may not
         if made.fitted.k <= PROBED:
             with torch.no_grad():
                 out = made(*made.probe(1))
@@ -207,6 +218,16 @@ class Calibrator(nn.Module, ABC):
         from calibrant.calibrators.export import to_onnx  # the exporters of torch are slow to import
 
         to_onnx(self, path)
+
+
+def check_width(width: int, *, needs: Any) -> None:
+    """Refuse a file whose claims about features make no sense, before anything of that size is made."""
+    if type(needs) is not bool:
+        raise TypeError(f"features must be true or false; got {needs!r:.100}")
+    if needs != (width > 0):
+        raise ValueError(f"features must be {str(width > 0).lower()} with {width} of them")
+    if width > PROBED:
+        raise ValueError(f"features must be at most {PROBED} columns; got {width}")
 
 
 def log_loss(logits: Tensor, labels: Tensor) -> float:

@@ -112,15 +112,18 @@ class Learned(TrustPredictor):
             found.auroc,
             found.spread,
             notes,
+            d=found.chosen.width - own if with_features else 0,
         )
         return cls({name: value.cpu() for name, value in found.net.items()}, settings, fit)
 
     def feature_width(self) -> int:
         """Return how many features the head sees beside the classifier's own scores."""
+        if not self.needs_features:
+            return 0
         width, own = self.settings["width"], min(SORTED, self.fitted.k) + 2 if self.settings["anchor"] else 0
         if width != self.get_buffer("mean").numel():  # a file may claim anything
             raise ValueError(f"width must be that of its tensors; got {width!r:.100}")
-        return width - own if self.needs_features else 0
+        return width - own
 
     def z(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the output of the head for each row of (n, k) logits, trusted above 0."""

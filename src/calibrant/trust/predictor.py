@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.calibrator import PROBED
+from calibrant.calibrators.calibrator import PROBED, check_width
 from calibrant.io.sealed import TRUST_PREDICTOR, Contents, write
 from calibrant.predictions.collect import answered, batches, device_of, evaluating
 from calibrant.predictions.fit_data import checked, columns
@@ -26,6 +26,7 @@ class TrustFit:
     ``auroc`` is that of right against wrong for max-softmax and for the predictor, on rows that the predictor had not
     seen (cross-fitted; the best of several candidates, so slightly optimistic), and ``spread`` the standard error of
     their difference; NaN where it was not measured. ``rows`` are fingerprints of the rows, ``notes`` warnings.
+    ``d`` is the number of features of a row, 0 where none are needed.
     """
 
     n: int
@@ -37,6 +38,7 @@ class TrustFit:
     spread: float = float("nan")
     notes: tuple[str, ...] = ()
     versions: str = field(default_factory=versions)
+    d: int = 0
 
 
 Made = TypeVar("Made", bound="TrustPredictor")
@@ -115,7 +117,7 @@ class TrustPredictor(nn.Module, ABC):
 
     def feature_width(self) -> int:
         """Return how many features a row must have; 0 where none are needed."""
-        return 0
+        return self.fitted.d
 
     def save(self, path: str | Path) -> None:
         """Write it to a .safetensors file, all of it or nothing; `calibrant.load` reads it. No pickle is involved.
@@ -138,6 +140,8 @@ class TrustPredictor(nn.Module, ABC):
     def rebuilt(cls: "type[Made]", contents: Contents) -> Made:
         """Build a saved predictor and call it once, so that a file that does not fit the method fails at load."""
         made = cls(contents.state, contents.settings, contents.fit)
+        check_width(made.feature_width(), needs=made.settings.get("features", False))
+        repr(made)  # reads settings that a call may not
         if made.fitted.k <= PROBED:
             logits = torch.linspace(-1.0, 1.0, made.fitted.k)[None]
             features = torch.zeros(1, made.feature_width()) if made.needs_features else None

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from calibrant.io.sealed import Contents
 from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import widened
 from calibrant.records import count
@@ -95,6 +96,7 @@ class TrustScore(TrustPredictor):
             (rows.predictions.fingerprint,),
             time.perf_counter() - rows.began,
             notes=_notes(few, neighbour),
+            d=every.shape[1],
         )
         options = {"filtering": filtering, "alpha": alpha, "k_density": k_density, "neighbour": neighbour}
         return cls(state, {**options, "features": True}, fit)
@@ -102,6 +104,18 @@ class TrustScore(TrustPredictor):
     def feature_width(self) -> int:
         """Return how many features each stored row has."""
         return self.features.shape[1]
+
+    @classmethod
+    def rebuilt(cls, contents: Contents) -> "TrustScore":
+        """Build a saved predictor, if its offsets divide its rows by class."""
+        features, offsets, k = contents.state["features"], contents.state["offsets"], contents.fit.k
+        if features.ndim != 2 or not features.numel():
+            raise ValueError(f"features must have rows and columns; got {tuple(features.shape)}")
+        if offsets.dtype != torch.int64 or offsets.shape != (k + 1,):
+            raise ValueError(f"offsets must be {k + 1} whole numbers; got {offsets.dtype} of {tuple(offsets.shape)}")
+        if int(offsets[0]) != 0 or int(offsets[-1]) != len(features) or bool((offsets.diff() < 0).any()):
+            raise ValueError(f"offsets must rise from 0 to {len(features)}, the number of rows")
+        return super().rebuilt(contents)
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the confidence of each row, 1/2 where the predicted class is as far as the nearest other."""

@@ -894,8 +894,10 @@ def test_sweep_of_many_right_rows_takes_few_steps(scheme):
     n = 20_000  # no number of bins ever fails; a sweep through all of them would take n steps of n rows
     c, steps = torch.linspace(0, 1, n, dtype=torch.float64), []
     sys.setprofile(lambda frame, event, arg: steps.append(event))
-    found = METRICS["ece_sweep"](c, torch.ones(n, dtype=torch.bool), scheme=scheme)
-    sys.setprofile(None)
+    try:
+        found = METRICS["ece_sweep"](c, torch.ones(n, dtype=torch.bool), scheme=scheme)
+    finally:
+        sys.setprofile(None)
     assert found == pytest.approx(0.5, abs=1e-9)
     assert len(steps) < n / 2
 

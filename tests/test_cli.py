@@ -402,3 +402,22 @@ def test_a_bad_request_to_calibrate_gets_one_sentence_and_exit_code_2(calibrate,
     assert done.stderr.startswith("calibrant: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_columns_in_another_order_are_refused_even_if_only_one_file_names_its_classes(calibrate, halves):
+    with np.load(halves / "val.npz") as val:
+        logits, labels = val["logits"][:60], val["labels"][:60]
+    header = [f"logits_{i}" for i in range(logits.shape[1])]
+    for name, columns in (("same", header), ("turned", header[::-1])):
+        lines = [",".join([*columns, "labels"])]
+        kept = logits if name == "same" else logits[:, ::-1]
+        lines += [",".join([*map(str, row), str(label)]) for row, label in zip(kept, labels, strict=True)]
+        (halves / f"{name}.csv").write_text("\n".join(lines))
+    assert calibrate("val.npz", "--method", "temperature", "--apply", "same.csv").returncode == 0
+    refused = calibrate("val.npz", "--method", "temperature", "--apply", "turned.csv")
+    assert refused.returncode == 2
+    assert "must have the classes of the rows fitted on, in the same order" in refused.stderr
+    np.savez(halves / "named.npz", logits=logits, labels=labels, classes=[f"c{i}" for i in range(logits.shape[1])])
+    warned = calibrate("val.npz", "--method", "temperature", "--apply", "named.npz")
+    assert warned.returncode == 0
+    assert "warning: only one of the two files names its classes" in warned.stderr

@@ -125,3 +125,31 @@ def test_a_broken_file_gets_one_sentence_that_names_it(name, tmp_path):
     assert name in message
     assert BROKEN[name] in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["1", "2", "3"], ["1", "2", "3"]),
+        (["1.0", "2.0", "3.0"], ["1", "2", "3"]),
+        (["-1", "0", "1"], ["-1", "0", "1"]),
+        (["2", "1", "0"], ["2.0", "1.0", "0.0"]),
+        (["1", "2", "NA"], ["1", "2", "NA"]),
+        (["cat", "7", "²"], ["cat", "7", "²"]),
+    ],
+)
+def test_class_names_that_look_like_numbers_are_names(names, labels, tmp_path):
+    rows = [[*np.where(np.arange(3) == i, 2.0, 0.0), label] for i, label in enumerate(labels)] * 4
+    lines = [",".join([*(f"logits_{name}" for name in names), "labels"]), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "preds.csv").write_text("\n".join(lines))
+    read_back = read(tmp_path / "preds.csv")
+    assert bool(read_back.correct.all())
+    if "NA" in names:  # and where every label that occurs is a number
+        (tmp_path / "some.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if "NA" not in line)]))
+        assert bool(read(tmp_path / "some.csv").correct.all())
+
+
+def test_a_number_that_is_no_name_is_refused_where_names_are_numbers(tmp_path):
+    (tmp_path / "preds.csv").write_text("logits_1,logits_2,logits_NA,labels\n2,0,0,1\n0,2,0,0\n")
+    with pytest.raises(ValueError, match=r"labels must be among classes; got 0, which is not in \['1', '2', 'NA'\]"):
+        read(tmp_path / "preds.csv")

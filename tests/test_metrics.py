@@ -987,3 +987,16 @@ def test_a_matrix_of_confidences_is_refused():
 def test_an_unknown_name_suggests_the_near_one():
     with pytest.raises(KeyError, match="Did you mean 'brier'"):
         METRICS["breir"]
+
+
+def test_a_million_rows_of_single_precision_lose_nothing_in_a_sum():
+    g = torch.Generator().manual_seed(0)
+    probs = torch.randn(1_000_000, 3, generator=g).softmax(1)
+    labels = torch.multinomial(probs, 1, generator=g).squeeze(1)
+    order = torch.randperm(len(probs), generator=g)
+    names = ("classwise_ece", "mean_entropy", "class_cosine")
+    for name in names:
+        exact = METRICS[name](probs.double(), *([labels] if name != "mean_entropy" else []))
+        for rows in (slice(None), order):
+            found = METRICS[name](probs[rows], *([labels[rows]] if name != "mean_entropy" else []))
+            assert found == pytest.approx(exact, rel=1e-6, abs=1e-8), name

@@ -530,3 +530,56 @@ def test_the_audit_warns_when_the_rows_a_calibrator_was_fitted_on_come_back():
         "these 300 rows are the rows the calibrator was fitted on; its numbers are optimistic.",
     )
     assert fresh.findings.notes == ()
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs", "log_probs"])
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_arrays_that_change_afterwards_change_nothing(kind, library):
+    probs = torch.rand(50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(1)
+    scores = {"logits": 3 * probs.log(), "probs": probs, "log_probs": probs.log()}[kind].clone()
+    given = {kind: scores, "labels": torch.arange(50) % 4, "features": torch.ones(50, 2), "weights": torch.ones(50)}
+    if library == "numpy":
+        given = {name: value.numpy() for name, value in given.items()}
+    p, same = (
+        Predictions(**given),
+        Predictions(**{name: value.copy() if library == "numpy" else value.clone() for name, value in given.items()}),
+    )
+    for value in given.values():
+        value *= 0
+    for view in ("logits", "probs", "labels", "features", "weights", "confidence", "correct", "nll"):
+        assert torch.equal(getattr(p, view), getattr(same, view)), view
+
+
+def test_confidence_and_correctness_that_change_afterwards_change_nothing():
+    confidence, correct = torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.bool)
+    p = Predictions(confidence=confidence, correct=correct)
+    confidence.fill_(1.0)
+    correct.fill_(False)
+    assert bool(p.correct.all())
+    assert float(p.confidence.max()) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"labels": torch.zeros(2, dtype=torch.complex64)}, "labels must be real numbers; got complex64."),
+        ({"labels": np.zeros(2, complex)}, "labels must be numbers; got complex128."),
+        (
+            {"labels": np.array([0, 2**64 - 1], np.uint64)},
+            "labels must fit in 64 signed bits; got 18446744073709551615.",
+        ),
+        ({"weights": torch.ones(2) * 1j}, "weights must be real numbers; got complex64."),
+        ({"weights": [1e308, 1e308]}, "weights must be at most 1e+15; got 1e+308. Divide them all by a number."),
+        ({"weights": [0.0, 1.0], "ignore_index": 1}, "weights must not be negative and not all zero; got [0, 0]."),
+    ],
+    ids=str,
+)
+def test_numbers_that_would_be_misread_are_refused(given, said):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        Predictions(**{"logits": 3 * torch.eye(2), "labels": [0, 1], **given})
+    assert str(raised.value) == said
+
+
+def test_unsigned_labels_are_read():
+    for labels in (np.array([0, 1], np.uint64), torch.tensor([0, 1]).to(torch.uint64)):
+        assert Predictions(logits=torch.eye(2) * 3, labels=labels).labels.tolist() == [0, 1]

@@ -15,6 +15,7 @@ from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate, ca
 from calibrant.calibrators.cross_fit import Trial, records
 from calibrant.metrics.bins import assign
 from calibrant.metrics.curves import margin_reliability
+from calibrant.predictions.labels import check_order
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Features, float64
 from calibrant.records import Curve, Findings, Record, count, plain
@@ -42,13 +43,13 @@ def steps(predictions: Predictions, method: str) -> int:
     return FOLDS * (len(names) - 1) + 1
 
 
-def check_pair(fitted: Predictions, rows: Predictions, method: str) -> None:
-    """Refuse, before anything is fitted, rows that the calibrator could not take."""
-    if rows.logits.shape[1] != fitted.logits.shape[1]:
-        raise ValueError(f"the rows to calibrate must have {fitted.k} classes, as those fitted on have; got {rows.k}.")
-    if None not in (rows.classes, fitted.classes) and rows.classes != fitted.classes:
-        raise ValueError("the rows to calibrate must have the classes of those fitted on, in the same order.")
+def check_pair(fitted: Predictions, rows: Predictions, method: str) -> str:
+    """Refuse, before anything is fitted, rows that the calibrator could not take; return a warning or nothing."""
+    k = fitted.logits.shape[1]
+    if rows.logits.shape[1] != k:
+        raise ValueError(f"the rows to calibrate must have {k} classes, as those fitted on have; got {rows.k}.")
     _features(rows, method)
+    return check_order(fitted.classes, rows.classes, k, "the file to calibrate")
 
 
 def choose(

@@ -37,8 +37,8 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
             files.check_target(target, ending, [predictions, *([apply] if apply else [])])
     fitted = files.read(predictions, ignore_index=ignore_index)
     rows = None if apply is None else files.read(apply, ignore_index=ignore_index, labelled=False)
-    if rows is not None:
-        calibrating.check_pair(fitted, rows, method)
+    if rows is not None and (warning := calibrating.check_pair(fitted, rows, method)):
+        typer.echo(f"warning: {warning}", err=True)
     if fitted.weights is not None:
         typer.echo("note: weights are not used; a calibrator counts every row once.", err=True)
     with progress("calibrating", calibrating.steps(fitted, method)) as step:

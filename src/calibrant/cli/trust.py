@@ -13,6 +13,7 @@ from calibrant.evaluation.ood import DEFAULT, outlier_records
 from calibrant.evaluation.trust_report import trust_report
 from calibrant.io import files
 from calibrant.io.atomic import write_arrays
+from calibrant.predictions.labels import check_order
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, to_json
 from calibrant.registry import SCORES, TRUST, nearest
@@ -151,10 +152,10 @@ def _check(fitting: Predictions, name: str, rows: Predictions, other: str) -> No
             raise ValueError(f"{said} must hold logits or probs; it holds confidence and correct.")
     if rows.k != fitting.k:
         raise ValueError(f"{other} must have the {fitting.k} classes of {name}; got {rows.k}.")
-    if None not in (rows.classes, fitting.classes) and rows.classes != fitting.classes:
-        raise ValueError(f"{other} must have the classes of {name}, in the same order.")
     if fitting.has_features and not rows.has_features:
         raise ValueError(f"{other} must hold features, as {name} does; or leave them out of both.")
+    if warning := check_order(fitting.classes, rows.classes, fitting.logits.shape[1], other):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _fit(name: str, rows: Predictions, on_step: Callable[[str], None]) -> TrustPredictor:

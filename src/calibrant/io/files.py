@@ -24,7 +24,7 @@ def read(path: str | Path, *, ignore_index: int | None = None, labelled: bool = 
 
     A .npz holds arrays named as the parameters of `Predictions`. A .csv or .parquet holds columns ``labels`` or
     ``correct``, ``confidence``, ``groups``, ``weights``, and scores as ``logits_NAME``, ``probs_NAME`` or
-    ``log_probs_NAME``, one a class, NAME being the class (whole numbers 0, 1, ... mean indices).
+    ``log_probs_NAME``, one per class, NAME being the class (names 0, 1, ... in order mean indices).
     ``labelled=False`` reads scores without labels too.
     """
     path = Path(path)
@@ -142,7 +142,7 @@ def _gather(columns: dict[str, list[Any]], path: Path) -> dict[str, Any]:
             arrays[kind] = np.stack([_column(columns[name], name, path) for name in found], 1)
             names = [name.removeprefix(f"{kind}_") for name in found]
             if names != [str(i) for i in range(len(names))] and len(names) > 1:
-                arrays["classes"] = [int(n) for n in names] if all(n.isdigit() for n in names) else names
+                arrays["classes"] = names
     if not set(arrays) & {*SCORES, "confidence"}:
         return dict.fromkeys(columns)  # nothing known: let the caller say what is there
     return arrays

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 DUST = 1e-6  # a probability may leave [0, 1] by so much: rounding of the arithmetic that made it
+HEAVIEST = 1e15  # a weight beyond which counts of rows are no longer exact in float64
 ROUNDING = 1e-2  # and a row may miss 1 by so much: probabilities written with few digits
 
 
@@ -20,23 +21,36 @@ def tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.device.type == "meta":
             raise TypeError(f"{name} must be a dense tensor with values; got {value.layout} on {value.device}.")
-        return value.detach()
+        if value.is_complex():
+            raise TypeError(f"{name} must be real numbers; got {str(value.dtype).removeprefix('torch.')}.")
+        return _signed(value.cpu().numpy(), name) if value.dtype == torch.uint64 else value.detach()
     if np.ma.is_masked(value):
         raise ValueError(
             f"{name} must have no masked values; got {int(np.ma.getmaskarray(value).sum())}. Leave those rows out."
         )
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         try:
-            return torch.utils.dlpack.from_dlpack(value)
+            found = torch.utils.dlpack.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError):
             pass  # a type or device that DLPack cannot carry; the array route below says what is wrong
+        else:
+            return tensor(found, name)
     array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers; got {array.dtype}.{_named_labels_hint(name, array)}")
-    if array.dtype == np.uint64 or array.dtype.itemsize > 8:
-        array = array.astype(np.int64 if array.dtype.kind == "u" else np.float64)
+    if array.dtype == np.uint64:
+        return _signed(array, name)
+    if array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(array if array.flags.writeable and all(s >= 0 for s in array.strides) else array.copy())
+
+
+def _signed(array: NDArray[Any], name: str) -> Tensor:
+    """Return unsigned whole numbers as int64, if that holds them."""
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must fit in 64 signed bits; got {array.max()}.")
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
@@ -145,12 +159,18 @@ def reduced(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
     return confidence.double().clamp(0, 1), correct.bool()
 
 
-def weights(w: Tensor, n: int) -> Tensor:
-    """Return (n,) float64 weights, counted as repetitions: a row of weight 2 is that row twice."""
+def weights(w: Tensor, kept: Tensor) -> Tensor:
+    """Return the float64 weights of the kept rows, counted as repetitions: a row of weight 2 is that row twice."""
+    n = len(kept)
     if w.shape != (n,):
         raise ValueError(f"weights must have shape ({n},); got {tuple(w.shape)}.")
     w = w.double()
     finite(~w.isfinite(), "weights")
+    if float(w.max()) > HEAVIEST:
+        raise ValueError(
+            f"weights must be at most {HEAVIEST:g}; got {float(w.max()):.3g}. Divide them all by a number."
+        )
+    w = w[kept]
     if bool((w < 0).any()) or not bool((w > 0).any()):
         raise ValueError(
             f"weights must not be negative and not all zero; got [{float(w.min()):.3g}, {float(w.max()):.3g}]."

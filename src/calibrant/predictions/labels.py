@@ -84,19 +84,52 @@ def columns_match(labels: Tensor, predicted: Tensor, k: int) -> str:
 
 
 def named(labels: Any, classes: Sequence[Any], n: int) -> tuple[Tensor, tuple[str, ...]]:
-    """Look labels up in ``classes``; whole numbers where no class is named by one are indices, and that is said."""
+    """Look labels up in ``classes``; whole numbers where no class is named by one are indices, and that is said.
+
+    A name that is written as a whole number is that number: the class "1" is meant by the labels "1", 1 and 1.0.
+    """
     values = checks.as_array(labels, "labels")
-    if values.dtype.kind in "biuf" and not any(isinstance(name, (int, float)) for name in classes):
+    wholes = [_whole(name) for name in classes]
+    by_number = any(isinstance(name, (int, float)) for name in classes) or any(w is not None for w in wholes)
+    if values.dtype.kind in "biuf" and not by_number:
         found, said = indices(torch.from_numpy(values), n, len(classes), None)
         return found, (*said, "labels read as indices of the named classes")
     if values.shape != (n,):
         raise ValueError(f"labels must have shape ({n},) to match the scores; got {values.shape}.")
+    numbers: dict[int | None, int] = {w: i for i, w in enumerate(wholes) if w is not None and wholes.count(w) == 1}
     place = {name: i for i, name in enumerate(classes)}
     names = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
-    unknown = next((v for v in names if v not in place), None)
+    where = {v: place.get(v, numbers.get(_whole(v))) for v in set(names)}
+    unknown = next((v for v in names if where[v] is None), None)
     if unknown is not None or None in names:
         raise ValueError(f"labels must be among classes; got {unknown!r}, which is not in {_some(classes)}.")
-    return torch.tensor([place[v] for v in names]), ()
+    return torch.tensor([where[v] for v in names]), ()
+
+
+def _whole(value: Any) -> int | None:
+    """Return the whole number that a label or a class name is or is written as, if there is one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def check_order(fitted: Sequence[Any] | None, other: Sequence[Any] | None, k: int, name: str) -> str:
+    """Refuse columns in another order than those fitted on; return a warning where that cannot be known.
+
+    Columns without names are classes 0, 1, ... in order; names that are whole numbers can be compared with them.
+    """
+    here, there = (tuple(range(k)) if names is None else tuple(names) for names in (fitted, other))
+    if here == there:
+        return ""
+    if None in (fitted, other) and None in (_whole(c) for c in (*here, *there)):
+        return f"only one of the two files names its classes: the columns of {name} are taken to be in the same order."
+    if list(map(_whole, here)) == list(map(_whole, there)) and None not in map(_whole, here):
+        return ""
+    raise ValueError(
+        f"{name} must have the classes of the rows fitted on, in the same order; got {_some(there)} for {_some(here)}."
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,7 @@ def reduced(confidence: Any, correct: Any) -> Rows:
         raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
     sure, right = checks.tensor(confidence, "confidence").cpu(), checks.tensor(correct, "correct").cpu()
     sure, right = checks.reduced(sure, right)
-    return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right)
+    return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right.clone())
 
 
 def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | None) -> Rows:
@@ -85,6 +85,7 @@ def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | N
         in_range(truth, scores, k)
     facts = from_probs(scores, truth) if kind == "probs" else from_logits(scores, truth)
     checks.finite(facts.entropy.isnan() | facts.max_logit.isinf(), kind)
+    truth = None if truth is None else truth.clone()
     rows = Rows(kind, facts.confidence, kept, None, scores, truth, facts, names, columns == 1, said)
     return rows if truth is None else _matched(rows, truth, facts, k)
 
@@ -116,7 +117,7 @@ def _two_columns(kind: str, scores: Tensor) -> Tensor:
     one = scores.shape[1] == 1
     if kind == "logits":
         checks.not_probs(scores)
-        return torch.cat([torch.zeros_like(scores), scores], 1) if one else scores
+        return torch.cat([torch.zeros_like(scores), scores], 1) if one else scores.clone()
     if kind == "log_probs":
         checks.log_probs(scores)
         other = (-scores.double().expm1()).log().to(scores.dtype) if one else None

@@ -26,6 +26,8 @@ class Predictions:
 
     A trust predictor's ``judge`` notes in ``distrust_below`` from where down its confidence means distrust.
 
+    Arrays are copied: changing them afterwards changes nothing here.
+
     ``understood`` says back in one line what was read, ``notes`` what looks suspicious. The per-row facts
     (`confidence`, `predicted`, `margin`, `entropy`, `nll`, `brier`, ...) are float64 on the CPU.
 
@@ -72,8 +74,8 @@ class Predictions:
         self.fitted_on: tuple[str, ...] = ()
         self.distrust_below: float | None = None
         self.groups = None if groups is None else checks.groups(groups, n)[kept.numpy()]
-        self.weights = None if weights is None else checks.weights(checks.tensor(weights, "weights").cpu(), n)[kept]
-        self._features = None if features is None else checks.features(checks.tensor(features, "features"), n)
+        self.weights = None if weights is None else checks.weights(checks.tensor(weights, "weights").cpu(), kept)
+        self._features = None if features is None else checks.features(checks.tensor(features, "features"), n).clone()
         if self._features is not None and not bool(kept.all()):
             self._features = self._features[kept.to(self._features.device)]
 

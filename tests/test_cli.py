@@ -1,6 +1,7 @@
 """The command line: one sentence and exit code 2 for bad input, records on request, gates with their codes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -421,3 +422,29 @@ def test_columns_in_another_order_are_refused_even_if_only_one_file_names_its_cl
     warned = calibrate("val.npz", "--method", "temperature", "--apply", "named.npz")
     assert warned.returncode == 0
     assert "warning: only one of the two files names its classes" in warned.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("audit", "val.npz", "--report", "lost.html"),
+        ("calibrate", "val.npz", "--method", "temperature", "--save", "lost.safetensors"),
+        ("calibrate", "val.npz", "--method", "temperature", "--report", "lost.html"),
+        ("certify", "val.npz", "--max-error", "0.5", "--save", "lost.json"),
+        ("trust", "val.npz", "--apply", "test.npz", "--method", "bce", "--report", "lost.html"),
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_loses_neither_the_table_nor_an_older_file(arguments, halves, monkeypatch, capsys):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    target = halves / arguments[-1]
+    target.write_text("older")
+    monkeypatch.setattr(os, "fsync", full)
+    done = in_process(monkeypatch, capsys, halves, *arguments)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert len(done.stdout) > 100
+    assert target.read_text() == "older"
+    assert not list(halves.glob(".*.tmp"))

@@ -31,10 +31,9 @@ def audit_command(
         check_path(report)
     found = _audit(files.read(predictions, ignore_index=ignore_index), predictions.name, level, seed)
     outcomes = [gate.decide(rule, found.records) for rule in rules]
+    typer.echo(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
     if report is not None:
         found.save(report)
-    typer.echo(to_json(found.findings) if as_json else str(found))
-    if report is not None:
         typer.echo(f"written: {report}", err=as_json)
     for outcome in outcomes:
         typer.echo(f"gate: {outcome.reason}", err=as_json)

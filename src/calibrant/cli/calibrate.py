@@ -48,12 +48,12 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         if rows is None or apply is None
         else calibrating.applied(choice, fitted, rows, apply.name, by_group=by_group, seed=seed)
     )
+    typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))  # writing may fail
     if save is not None:
         choice.calibrator.save(save)
     if out is not None and then is not None:
         files.write(out, then.predictions)
     if report is not None:
         write_whole(calibrating.page(choice, then, predictions.name, fitted if rows is None else rows).encode(), report)
-    typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))
     for written in (path for path in (save, out, report) if path is not None):
         typer.echo(f"written: {written}", err=as_json)

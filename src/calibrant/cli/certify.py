@@ -61,15 +61,14 @@ def certify_command(  # noqa: PLR0913  the command names everything it takes
         score="confidence" if score == "msp" else score,
     )
     accepted, judged = (None, None) if others is None else _applied(policy, others, score)
-    if save is not None:
-        policy.save(save)
-    if as_json:
+    if as_json:  # before writing, which may fail
         typer.echo(_json(rows, policy, accepted, judged))
     else:
         typer.echo(_text(rows, policy))
         if others is not None and apply is not None:
             typer.echo(f"\napplied to {apply.name}: {others.understood}\n{_told(accepted, judged)}")
     if save is not None:
+        policy.save(save)
         typer.echo(f"written: {save}", err=as_json)
     raise typer.Exit(3 if not policy.feasible else 1 if judged is not None and judged.held is False else 0)
 

@@ -88,16 +88,16 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
             outliers=_outliers(rows, others, fitted, level, seed) if others else (),
             on_step=step,
         )
+    typer.echo(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
+    for name, predictor in fitted.items():
+        for note in predictor.fitted.notes:
+            typer.echo(f"note: {name}: {note}", err=as_json)
     if report is not None:
         found.save(report)
     if save is not None:
         fitted[names[0]].save(save)
     if out is not None:
         _write(judged[names[0]], out)
-    typer.echo(to_json(found.findings) if as_json else str(found))
-    for name, predictor in fitted.items():
-        for note in predictor.fitted.notes:
-            typer.echo(f"note: {name}: {note}", err=as_json)
     for written in (path for path in (report, save, out) if path is not None):
         typer.echo(f"written: {written}", err=as_json)
     undecided = next(record.value for record in found.records if record.metric == "failure_auroc")

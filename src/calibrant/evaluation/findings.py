@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibrant.io.atomic import write_whole
 from calibrant.records import Findings, Record, to_json
 
 
@@ -32,9 +33,10 @@ class Report(ABC):
         """Return what a terminal shows."""
 
     def save(self, path: str | Path) -> None:
-        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``."""
+        """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``, completely or not at all."""
         path = check_path(Path(path))
-        path.write_text(to_json(self.findings) if path.suffix == ".json" else self.page(), encoding="utf-8")
+        text = to_json(self.findings) if path.suffix == ".json" else self.page()
+        write_whole(text.encode(), path)
 
     def __str__(self) -> str:
         return self.text()

@@ -432,6 +432,7 @@ def test_columns_in_another_order_are_refused_even_if_only_one_file_names_its_cl
         ("calibrate", "val.npz", "--method", "temperature", "--report", "lost.html"),
         ("certify", "val.npz", "--max-error", "0.5", "--save", "lost.json"),
         ("trust", "val.npz", "--apply", "test.npz", "--method", "bce", "--report", "lost.html"),
+        ("methods", "show", "focal", "--out", "lost.svg"),
     ],
     ids=" ".join,
 )

@@ -267,10 +267,8 @@ def test_figures_are_drawn_where_they_are_told_and_leave_matplotlib_alone(tmp_pa
     axes = Figure().subplots(1, 3)
     assert sheet.loss_shape([shape("focal")], axes) == tuple(axes)
     for ending in ("svg", "png", "pdf"):
-        once, again = tmp_path / f"once.{ending}", tmp_path / f"again.{ending}"
-        for path in (once, again):
-            sheet.write(sheet.loss_shape([shape("focal")])[0], path)
-        assert once.read_bytes() == again.read_bytes()
+        once, again = (sheet.encoded(sheet.loss_shape([shape("focal")])[0], f".{ending}") for _ in range(2))
+        assert once == again
     assert dict(matplotlib.rcParams) == before
     with pytest.raises(ValueError, match=r"a\.jpg must end in \.svg, \.png, \.pdf; got '\.jpg'\."):
         sheet.check_path(tmp_path / "a.jpg")

@@ -418,3 +418,10 @@ def test_the_public_functions_are_those_of_their_modules_even_where_these_were_i
         "review",
     ]
     assert dir(calibrant.selection) == sorted(["Policy", *(function.__name__ for function in named)])
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-12, 1e-15])
+def test_the_rows_that_a_tiny_rate_takes_are_found_at_once(rate):
+    assert fewest_rows(rate, 0.05) == pytest.approx(-math.log(0.05) / rate, rel=1e-6)
+    policy = certify(torch.linspace(0, 1, 50), torch.ones(50, dtype=torch.bool), max_error=rate, delta=0.05)
+    assert policy.threshold is None

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from calibrant.io.atomic import write_whole
 from calibrant.losses import shapes as loss_shapes
 from calibrant.records import plain
 from calibrant.registry import ALL, Entry, nearest
@@ -56,8 +57,6 @@ def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[st
         sheet.check_path(out)
     given = loss_shapes.read_options(losses, options)
     shapes = [loss_shapes.shape(name, own, 10 if k is None else k) for name, own in zip(losses, given, strict=True)]
-    if out is not None:
-        sheet.write(sheet.loss_shape(shapes)[0], out)
     rest = iter(shapes)
     shown = [sheet.particulars(entry, next(rest) if entry.kind == "loss" else None) for entry in entries]
     if as_json:
@@ -65,6 +64,7 @@ def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[st
     else:
         typer.echo("\n\n".join(sheet.described(found, table=out is None) for found in shown))
     if out is not None:
+        write_whole(sheet.encoded(sheet.loss_shape(shapes)[0], out.suffix), out)
         typer.echo(f"written: {out}", err=as_json)
 
 

@@ -7,6 +7,7 @@ from scipy.special import betainc, betaincinv
 
 from calibrant.predictions.types import Array, Vector
 
+EXACT = 1e9  # rows beyond which one more or less is neither computable nor of interest
 MOST = 1e12  # more rows than that is no useful advice
 
 
@@ -84,6 +85,8 @@ def fewest_rows(rate: float, delta: float) -> int:
         149
     """
     m = max(1, math.floor(math.log(delta) / math.log1p(-rate)) - 1)
+    if m > EXACT:
+        return m + 2
     while p_value(np.array([0]), np.array([m]), rate)[0] > delta:
         m += 1
     return m

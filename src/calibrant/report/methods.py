@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -211,14 +212,14 @@ def _histories(curve: Curve, bins: Sequence[int], axes: NDArray[Any]) -> NDArray
     return axes
 
 
-def write(ax: Axes, path: Path) -> None:
-    """Save the figure of these axes in the format of the suffix; the same curves give the same bytes."""
-    check_path(path)
-    figure = ax.figure
+def encoded(ax: Axes, suffix: str) -> bytes:
+    """Return the figure of these axes as a file of that suffix; the same curves give the same bytes."""
+    figure, file = ax.figure, BytesIO()
     if not isinstance(figure, Figure):
         raise TypeError("ax must lie in a whole figure; got one in a part of a figure.")
     with house_style():
-        figure.savefig(path, dpi=160, metadata=FORMATS[path.suffix])
+        figure.savefig(file, dpi=160, format=suffix.removeprefix("."), metadata=FORMATS[suffix])
+    return file.getvalue()
 
 
 def check_path(path: Path) -> None:

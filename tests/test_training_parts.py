@@ -1,12 +1,14 @@
 """What the engine is made of: moves of images, schedules, recipes, the choice of an epoch, checkpoints."""
 
 import inspect
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from calibrant.losses.presets import PRESETS
 from calibrant.registry import DATASETS, MODELS
@@ -233,6 +235,22 @@ def test_a_checkpoint_comes_back_as_it_was_and_other_files_are_refused(tmp_path)
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="must be a checkpoint of calibrant"):
             checkpoint.read(path)
+
+
+def test_a_flipped_bit_anywhere_in_a_checkpoint_is_noticed_and_older_ones_are_read(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.write(path, {"model.weight": torch.arange(40.0)}, {"epoch": 3})
+    good = path.read_bytes()
+    for place in range(0, 8 * len(good), 7):
+        blob = bytearray(good)
+        blob[place // 8] ^= 1 << place % 8
+        path.write_bytes(bytes(blob))
+        with pytest.raises(ValueError, match=r"checkpoint\.safetensors (must|was changed)"):
+            checkpoint.read(path)
+    path.write_bytes(save({"model.weight": torch.ones(2)}, {"calibrant": json.dumps({"version": 1, "epoch": 3})}))
+    tensors, facts = checkpoint.read(path)
+    assert facts["epoch"] == 3
+    assert torch.equal(tensors["model.weight"], torch.ones(2))
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):

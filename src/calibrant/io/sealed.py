@@ -82,17 +82,30 @@ def write(contents: Contents, kind: Kind, path: Path) -> None:
     record = {
         "format": kind.format,
         "version": kind.version,
-        "digest": UNSEALED,
+        "digest": UNSEALED,  # replaced by `seal`
         "method": contents.method,
         "settings": _encoded_settings(contents.settings),
         "fit": _encoded(asdict(contents.fit)),
         "tensors": {name: list(value.shape) for name, value in state.items()},
         "versions": versions(),
     }
-    blob = bytes_of(state, {KEY: json.dumps(record, allow_nan=False, separators=(",", ":"))})
-    blob = blob.replace(UNSEALED.encode(), _digest(blob, UNSEALED).encode(), 1)
+    blob = seal(state, json.dumps(record, allow_nan=False, separators=(",", ":")))
     _opened(blob, _told(blob[8 : _end_of_header(blob, len(blob), path)], [kind], path)[0], kind, path)
     write_whole(blob, path)
+
+
+def seal(state: Mapping[str, Tensor], record: str) -> bytes:
+    """Return a safetensors file of tensors and a JSON text in which `UNSEALED` is replaced by the file's digest."""
+    blob = bytes_of(dict(state), {KEY: record})
+    return blob.replace(UNSEALED.encode(), _digest(blob, UNSEALED).encode(), 1)
+
+
+def check_seal(blob: bytes, digest: Any, path: Path) -> None:
+    """Refuse a file that is not as it was when it was sealed."""
+    if type(digest) is not str or len(digest) != 64 or not digest.isascii():
+        raise ValueError(f"{path} must hold a digest of 64 characters; got {digest!r:.100}.")
+    if _digest(blob, digest) != digest:
+        raise ValueError(f"{path} was changed or damaged after it was written: its digest does not match.")
 
 
 def read(path: Path, kinds: Sequence[Kind]) -> Any:
@@ -143,11 +156,7 @@ def _told(header: bytes, kinds: Sequence[Kind], path: Path) -> tuple[dict[str, A
 
 
 def _opened(blob: bytes, record: dict[str, Any], kind: Kind, path: Path) -> Any:
-    digest = record.get("digest")
-    if type(digest) is not str or len(digest) != 64 or not digest.isascii():
-        raise ValueError(f"{path} must hold a digest of 64 characters; got {digest!r:.100}.")
-    if _digest(blob, digest) != digest:
-        raise ValueError(f"{path} was changed or damaged after it was written: its digest does not match.")
+    check_seal(blob, record.get("digest"), path)
     try:
         name = _entry(record, "method", str)
         method = kind.method(name)

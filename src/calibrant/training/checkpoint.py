@@ -1,4 +1,4 @@
-"""Checkpoints: the state of model, optimiser and criterion as named tensors, written atomically as safetensors."""
+"""Checkpoints: the state of model, optimiser and criterion as named tensors, in a sealed safetensors file."""
 
 import json
 from collections.abc import Mapping
@@ -6,31 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as bytes_of
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
 from calibrant.io.atomic import write_whole
+from calibrant.io.sealed import KEY, UNSEALED, check_seal, seal
 
-KEY = "calibrant"
-VERSION = 1
+VERSION = 2  # 1 had no digest
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and JSON metadata atomically: a killed process leaves the old file or the new one."""
-    write_whole(bytes_of(_on_host(tensors), {KEY: json.dumps({"version": VERSION, **facts})}), path)
+    """Write tensors and JSON metadata, sealed and atomically: a killed process leaves the old file or the new one."""
+    record = json.dumps({"version": VERSION, "digest": UNSEALED, **facts})
+    write_whole(seal(_on_host(tensors), record), path)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write` wrote; anything else is a ValueError."""
+    blob = path.read_bytes()
     try:
-        with safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})[KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
-    except (SafetensorError, KeyError, ValueError, RuntimeError):
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        facts = json.loads(header["__metadata__"][KEY])
+        tensors, version = tensors_of(blob), facts.get("version")
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
         raise ValueError(f"{path} must be a checkpoint of calibrant; it is damaged, or something else.") from None
-    if facts.get("version") != VERSION:
-        raise ValueError(f"{path} must be of version {VERSION}; got {facts.get('version')!r}.")
+    if version not in (1, VERSION):
+        raise ValueError(f"{path} must be of version 1 or {VERSION}; got {version!r:.100}.")
+    if version == VERSION:
+        check_seal(blob, facts.get("digest"), path)
     return tensors, facts
 
 

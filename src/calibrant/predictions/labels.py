@@ -1,5 +1,6 @@
 """Labels of any form -> column indices, with a check that they match the columns at all."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +97,8 @@ def named(labels: Any, classes: Sequence[Any], n: int) -> tuple[Tensor, tuple[st
         return found, (*said, "labels read as indices of the named classes")
     if values.shape != (n,):
         raise ValueError(f"labels must have shape ({n},) to match the scores; got {values.shape}.")
-    numbers: dict[int | None, int] = {w: i for i, w in enumerate(wholes) if w is not None and wholes.count(w) == 1}
+    often = Counter(wholes)  # "1" and "1.0" side by side are told apart by their spelling only
+    numbers: dict[int | None, int] = {w: i for i, w in enumerate(wholes) if w is not None and often[w] == 1}
     place = {name: i for i, name in enumerate(classes)}
     names = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
     where = {v: place.get(v, numbers.get(_whole(v))) for v in set(names)}

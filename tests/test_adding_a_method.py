@@ -15,7 +15,7 @@ ORACLES = ("loss_oracles.py", "metric_oracles.py")
 
 LOSS = '''"""Half of the cross-entropy."""
 
-from calibrant.losses.functional import true_nll
+from calibrant.losses.functional import check_batch, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -32,17 +32,18 @@ def dummy_loss(logits: Logits, labels: Labels) -> PerSample:
         >>> dummy_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
         tensor([0.3466])
     """
+    check_batch(logits, labels)
     return true_nll(logits, labels) / 2
 '''
 
 METRIC = '''"""The error rate."""
 
+from calibrant.metrics.inputs import metric
 from calibrant.metrics.proper import mean
 from calibrant.predictions.types import Correct, Weights
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="accuracy")
+@metric(better="lower", range=(0.0, 1.0), family="accuracy")
 def dummy_metric(correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Dummy metric: share of rows whose predicted class is not the true one.
 

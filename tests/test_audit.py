@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -211,7 +213,7 @@ def test_an_audit_is_saved_as_page_or_json_and_nothing_else(over, tmp_path):
     stored = json.loads((tmp_path / "a.json").read_text())
     assert stored["verdict"] == over.verdict
     assert len(stored["records"]) == len(over.records)
-    with pytest.raises(ValueError, match=r"path must end in \.html or \.json; got 'a\.pdf'"):
+    with pytest.raises(ValueError, match=r"a\.pdf must end in \.html or \.json"):
         over.save(tmp_path / "a.pdf")
 
 
@@ -230,3 +232,16 @@ def test_nothing_global_is_touched():
     after = (dict(mpl.rcParams), np.geterr(), torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state())
     assert before[:4] == after[:4]
     assert torch.equal(before[4], after[4])
+
+
+def test_the_first_print_of_an_audit_leaves_random_numbers_alone():
+    code = (
+        "import random, numpy, torch, calibrant as cb\n"
+        "p = cb.Predictions(confidence=[0.5, 0.9] * 20, correct=[True, False] * 20)\n"
+        "random.seed(0); numpy.random.seed(0); torch.manual_seed(0)\n"
+        "before = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()\n"
+        "found = cb.audit(p, resamples=20); str(found); found.page()\n"
+        "print(before == (random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

@@ -291,7 +291,7 @@ def test_a_method_that_fails_is_reported_with_its_reason(monkeypatch):
     assert record(choice, "temperature", "failed").settings["reason"] == "no such luck."
     assert "  temperature failed: no such luck." in str(choice).splitlines()
     with pytest.raises(RuntimeError, match="no such luck"):
-        calibrate(*rows(60), "temperature")
+        calibrate(*rows(60), method="temperature")
 
 
 def test_a_method_that_fails_only_on_all_rows_gives_way_to_the_next(monkeypatch):
@@ -341,7 +341,7 @@ def test_a_bad_request_gets_one_sentence(options, error, said):
 
 
 def test_labels_are_needed():
-    with pytest.raises(ValueError, match="labels are needed"):
+    with pytest.raises(ValueError, match="labels must be given"):
         autocalibrate(rows(60)[0], None)
 
 
@@ -377,12 +377,12 @@ def test_an_error_of_the_listener_is_not_taken_for_one_of_the_method():
 
 def test_a_named_method_is_fitted_and_judged_whatever_its_numbers():
     logits, labels = rows(300)
-    choice = calibrate(logits, labels, "temperature")
+    choice = calibrate(logits, labels, method="temperature")
     assert choice.name == "temperature"
     assert choice.reason.startswith("n = 300: temperature, as asked; ")
     assert {r.method for r in choice.records} == {"identity", "temperature"}
-    assert isinstance(calibrate(logits, labels, "identity").calibrator, Identity)
-    few = calibrate(logits[:20], labels[:20], "temperature")
+    assert isinstance(calibrate(logits, labels, method="identity").calibrator, Identity)
+    few = calibrate(logits[:20], labels[:20], method="temperature")
     assert few.records == ()
     assert few.reason == "n = 20: temperature, as asked; too few rows to judge it (fewer than 50)."
     assert "Temperature: T = " in str(few)
@@ -418,3 +418,25 @@ def test_a_loss_above_that_of_identity_is_never_chosen():
 def test_when_nothing_else_could_be_fitted_the_reason_says_so():
     logits, labels = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 3
     assert "no other method could be fitted: procal" in autocalibrate(logits, labels, methods=["procal"]).reason
+
+
+def test_predictions_come_in_place_of_logits_and_labels():
+    logits, labels = rows(300)
+    p = Predictions(logits=logits, labels=labels, groups=np.arange(300) // 3)
+    one, two = autocalibrate(p, methods=["temperature"]), autocalibrate(logits, labels, methods=["temperature"])
+    assert one.reason == two.reason
+    grouped = autocalibrate(p, methods=["temperature"], groups=p.groups)
+    assert grouped.records != one.records
+    with pytest.raises(ValueError, match="labels and features must be left out with Predictions"):
+        autocalibrate(p, labels)
+    with pytest.raises(ValueError, match="these predictions lack them"):
+        autocalibrate(Predictions(confidence=[0.5] * 60, correct=[True] * 60))
+
+
+def test_rows_that_name_their_classes_may_be_wrong_below_chance():
+    logits, _ = rows(300)
+    wrong = (logits.argmax(1) + 1) % 4
+    turned = Predictions(logits=logits, labels=wrong, classes=["a", "b", "c", "d"])
+    assert autocalibrate(turned, methods=["temperature"]).calibrator.fitted.n == 300
+    with pytest.raises(ValueError, match="columns appear to be in another order"):
+        autocalibrate(logits, wrong, methods=["temperature"])

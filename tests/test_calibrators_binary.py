@@ -534,7 +534,7 @@ def test_wrong_options_are_answered_in_a_sentence(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the type checks of the tests would answer first
     logits, labels = made_up()
     for fit, message in (
-        (lambda: Platt.fit(logits, labels, lift="ovr"), "lift must be one of one_vs_rest, pooled, top_label, tempered"),
+        (lambda: Platt.fit(logits, labels, lift="ovr"), "lift must be 'one_vs_rest', 'pooled', "),
         (lambda: Histogram.fit(logits, labels, bins=0), "bins must be at least 1; got 0."),
         (lambda: Histogram.fit(logits, labels, scheme="log"), "scheme must be 'width' or 'mass'; got 'log'."),
         (lambda: BBQ.fit(logits, labels, bins=[]), "bins must be numbers of bins"),

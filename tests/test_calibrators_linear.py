@@ -416,7 +416,7 @@ def test_hard_rows_give_finite_logits_and_no_larger_objective(case, fit):
     [
         (lambda: Vector.fit(Z, Y, iterations=0), "iterations must be at least 1; got 0."),
         (lambda: StructuredVector.fit(Z, Y, strength=0.0), "strength must be positive and finite; got 0.0."),
-        (lambda: StructuredMatrix.fit(Z, Y, strength=math.nan), "strength must be positive and finite; got nan."),
+        (lambda: StructuredMatrix.fit(Z, Y, strength=math.nan), "strength must be finite; got nan."),
         (lambda: Dirichlet.fit(Z, Y, odir=-1.0), "odir must be a number of at least 0, several, or 'cv'; got -1.0."),
         (lambda: Dirichlet.fit(Z, Y, bias=[]), r"bias must be a number of at least 0, several, or 'cv'; got \[\]."),
         (lambda: Dirichlet.fit(Z, Y, folds=1), "folds must be at least 2; got 1."),

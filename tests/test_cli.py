@@ -82,14 +82,14 @@ def test_a_gate_decides_the_exit_code(folder, rules, code, said, monkeypatch, ca
         (["audit", "from_one.npz"], "labels must lie in [0, 5); got [1, 5]. With labels - 1 the accuracy is"),
         (["audit", "missing.npz"], "missing.npz does not exist or is not a file."),
         (["audit", "truncated.npz"], "truncated.npz must be a whole .npz archive"),
-        (["audit", "empty.csv"], "empty.csv must have a header and at least one row; it has 1 lines."),
+        (["audit", "empty.csv"], "empty.csv must have a header and at least one row; it has a header only."),
         (["audit", "."], "must end in .npz, .csv or .parquet"),
-        (["audit", "preds.npz", "--report", "page.pdf"], "path must end in .html or .json; got 'page.pdf'."),
+        (["audit", "preds.npz", "--report", "page.pdf"], "page.pdf must end in .html or .json; got '.pdf'."),
         (
             ["audit", "preds.npz", "--report", "no/such/folder/page.html"],
-            "path must lie in a folder that exists; 'no/such/folder' does not.",
+            "must lie in a folder that exists; 'no/such/folder' does not.",
         ),
-        (["audit", "preds.npz", "--level", "2"], "level must lie in (0, 1); got 2.0."),
+        (["audit", "preds.npz", "--level", "2"], "level must lie in (0, 1); got 2. Did you mean 0.02?"),
         (["methods", "nonsense"], "kind must be one of score, metric,"),
     ],
 )
@@ -211,8 +211,8 @@ def test_every_method_can_be_shown_in_words_and_as_json(methods):
         (["losses", "focal"], "must come after show, as in: calibrant methods show focal."),
         (["losses", "--k", "3"], "must come after show, as in: calibrant methods show focal."),
         (["show", "temperature", "--out", "a.svg"], "must come with the name of a loss; got temperature."),
-        (["show", "focal", "--out", "a.jpg"], "a.jpg must end in .svg, .png, .pdf; got '.jpg'."),
-        (["show", "focal", "--out", "no/a.svg"], "no/a.svg must be a file in a folder that exists."),
+        (["show", "focal", "--out", "a.jpg"], "a.jpg must end in .svg or .png or .pdf; got '.jpg'."),
+        (["show", "focal", "--out", "no/a.svg"], "no/a.svg must lie in a folder that exists; 'no' does not."),
         (["show", "focal", "--option", "gama=5"], "option must be among gamma, detach_weight for focal; got 'gama'."),
         (["show", "focal", "--option", "gamma=x"], "option gamma must be a number; got 'x'."),
         (["show", "focal", "--option", "gamma=-1"], "gamma must not be negative; got -1.0."),
@@ -308,7 +308,9 @@ def test_rows_without_labels_are_calibrated_and_rows_that_were_fitted_on_get_a_w
     assert "no labels there: how well it did is unknown" in blind.stdout
     assert list(arrays(halves / "u.npz")) == ["logits"]
     same = calibrate("val.npz", "--method", "temperature", "--apply", "val.npz")
-    assert "warning: these 200 rows are the rows the calibrator was fitted on; numbers are optimistic." in same.stdout
+    assert (
+        "warning: these 200 rows are the rows the calibrator was fitted on; its numbers are optimistic." in same.stdout
+    )
     assert "warning" not in blind.stdout
 
 

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 import calibrant as cb
 from calibrant.losses.ada_focal import AdaFocal
 from calibrant.losses.criterion import Criterion
-from calibrant.losses.functional import check_shapes
+from calibrant.losses.functional import check_batch
 from calibrant.losses.penalties.mmce import mmce
 from calibrant.losses.presets import PRESETS
 from calibrant.registry import LOSSES, PENALTIES
@@ -287,7 +287,7 @@ def test_a_history_of_other_bins_is_refused():
         (lambda: Criterion("focal", {"gamma": -1.0}), "gamma must not be negative"),
         (lambda: Criterion(weight=2.0), "weight must come with one penalty"),
         (lambda: Criterion(penalty={"dca": 1.0}, weight=2.0), "map each to its weight"),
-        (lambda: check_shapes(Z, Y[:, None]), r"labels must be class numbers of shape \(6,\)"),
+        (lambda: check_batch(Z, Y[:, None]), r"labels must be class numbers of shape \(6,\)"),
         (lambda: Criterion("au", {"confidence": "energy", "histogram": "epoch"}), "confidence must lie in"),
     ],
 )

@@ -399,7 +399,7 @@ def test_labels_outside_the_classes_are_refused(tmp_path):
         ({"x_test": np.zeros((2, 3, 32, 32), np.uint8)}, r"must hold uint8 images \(n, 32, 32, 3\); got uint8 \(2, 3"),
         ({"y_test": np.zeros(3, np.uint8)}, r"must hold a whole number a label; got uint8 \(3,\)"),
         ({"y_train": np.zeros(2)}, "must hold a whole number a label; got float64"),
-        ({"y_train": np.array([{}, {}])}, "must be a whole .npz of plain arrays x_train"),
+        ({"y_train": np.array([{}, {}])}, "must hold plain arrays; it holds Python objects"),
     ],
 )
 def test_an_npz_of_other_arrays_is_refused(changed, message, tmp_path):

@@ -139,3 +139,14 @@ def test_an_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path):
     assert wrong != content
     with pytest.raises(ValueError, match="cannot reshape"):
         pickles.read(put(tmp_path, wrong))
+
+
+def nested(times):
+    """A pickle of a dict whose key is a tuple of twice a tuple of twice ..., a byte or two for each doubling."""
+    return b"\x80\x02}(K\x01" + b"2\x86" * times + b"K\x01u."
+
+
+@pytest.mark.parametrize("times", [1, 20, 60, 10_000])
+def test_a_key_that_would_take_years_to_hash_is_refused_at_once(times, tmp_path):
+    with pytest.raises(ValueError, match=r"it has (a key that is a tuple|\d+ tuples, and an array needs few)\.$"):
+        pickles.read(put(tmp_path, nested(times)))

@@ -127,7 +127,7 @@ def test_an_undefined_value_stays_undefined():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: interval("accuracy", p, level=1.0), r"level must lie in \(0, 1\); got 1\.0\."),
+        (lambda p: interval("accuracy", p, level=1.0), r"level must lie in \(0, 1\); got 1\."),
         (lambda p: interval("accuracy", p, resamples=3), r"resamples must be at least 20; got 3\."),
         (lambda p: compare("accuracy", p, over_confident(10)), "second must hold the same rows as first; got 10 rows"),
         (lambda p: compare("accuracy", p, over_confident(600, seed=3)), "the labels differ"),

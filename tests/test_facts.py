@@ -9,6 +9,7 @@ import torch
 
 from calibrant.predictions import facts
 from calibrant.predictions.predictions import Predictions
+from calibrant.registry import METRICS
 
 WIDTHS = (2, 3, 10, 99, 100, 101, 250, 1000, 1003)
 TYPES = {torch.float16: 2e-5, torch.bfloat16: 2e-5, torch.float32: 2e-5, torch.float64: 1e-12}  # arithmetic, not input
@@ -133,6 +134,28 @@ def test_the_largest_half_precision_logits_are_exact():
     z = torch.tensor([[65504.0, -65504.0, 0.0], [0.0, -65504.0, -65504.0]], dtype=torch.float16)
     y = torch.tensor([1, 0])
     assert_close(facts.from_logits(z, y), oracle(numpy(z), y), 1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 10, 100, facts.EXACT])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_with_the_same_logits_in_another_order_have_the_same_confidence(k, dtype):
+    distinct, _ = sample(30, k, dtype)
+    g = torch.Generator().manual_seed(1)
+    orders = torch.stack([torch.randperm(k, generator=g) for _ in range(900)])
+    z = distinct.repeat(30, 1).gather(1, orders)
+    found = facts.from_logits(z, None)
+    for name in ("confidence", "margin", "logit_margin", "max_logit", "energy"):
+        values = getattr(found, name).view(30, 30)
+        assert len(getattr(found, name).unique()) == len(values[0].unique()), name
+    right = torch.arange(900) % 3 > 0
+    exact = facts.from_logits(distinct, None).confidence.repeat(30)
+    assert METRICS["failure_auroc"](found.confidence, right) == METRICS["failure_auroc"](exact, right)
+
+
+@pytest.mark.parametrize("k", [300, 1000])
+def test_one_class_ahead_of_equal_ones_has_one_confidence_wherever_it_is(k):
+    z = torch.zeros(k, k).fill_diagonal_(7.0)
+    assert len(facts.from_logits(z, None).confidence.unique()) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)

@@ -1,5 +1,6 @@
 """Losses and penalties: values, gradients, extremes. A method without a row here fails the suite."""
 
+import inspect
 import math
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import jaxtyping
 import loss_oracles as oracle
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from calibrant.losses.ada_focal import AdaFocal
 from calibrant.losses.cal_focal import CalFocal
 from calibrant.losses.confidence import CONFIDENCES, confidence_of, unit_confidence_of
 from calibrant.losses.correctness_ranking import CorrectnessRanking, ranking
+from calibrant.losses.criterion import Criterion
 from calibrant.losses.functional import top
 from calibrant.losses.online_label_smoothing import OnlineLabelSmoothing
 from calibrant.losses.seca import class_sums
@@ -427,7 +430,7 @@ def test_a_penalty_changes_the_gradient(row):
 
 
 def test_labels_that_torch_would_ignore_are_refused():
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="labels must lie in 0 to 2; got -100"):
         LOSSES["cross_entropy"](torch.zeros(2, 3), torch.tensor([0, -100]))
 
 
@@ -751,3 +754,61 @@ def test_powers_of_either_sign_have_first_and_second_derivatives(gamma):
     labels = torch.zeros(4, dtype=torch.long)
     assert torch.autograd.gradcheck(lambda z: loss(z, labels), (logits,))
     assert torch.autograd.gradgradcheck(lambda z: loss(z, labels), (logits,))
+
+
+def called(name, logits, labels):
+    """Call a loss or a penalty by its name, directly."""
+    registry = LOSSES if name in LOSSES else PENALTIES
+    given = {"online_label_smoothing": {"k": 3}, "correctness_ranking": {"n": 4}}.get(name, {})
+    method = registry[name](**given) if inspect.isclass(registry[name]) else registry[name]
+    rows = (torch.arange(len(labels)),) if name == "correctness_ranking" else ()
+    return method(logits, labels, *rows)
+
+
+@pytest.mark.parametrize("name", [*LOSSES, *PENALTIES])
+@pytest.mark.parametrize("label", [-100, -1, 3, 255])
+def test_a_label_that_is_no_class_gets_one_sentence_and_not_a_number(name, label, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=rf"^labels must lie in 0 to 2; got {label}\. Leave out ignored rows"):
+        called(name, torch.randn(4, 3), torch.tensor([0, 1, label, 2]))
+
+
+@pytest.mark.parametrize("name", [*LOSSES, *PENALTIES])
+@pytest.mark.parametrize(
+    ("logits", "labels", "said"),
+    [
+        (torch.zeros(4, 3), torch.zeros(3, dtype=torch.long), "labels must be class numbers of shape"),
+        (torch.zeros(4, 3), torch.zeros(4), "labels must be class numbers of shape"),
+        (torch.zeros(4, 3), torch.zeros(4, 3), "For one-hot rows pass labels.argmax"),
+        (torch.zeros(4), torch.zeros(4, dtype=torch.long), "logits must be floats of shape"),
+        (torch.zeros(4, 3, dtype=torch.long), torch.zeros(4, dtype=torch.long), "logits must be floats of shape"),
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.long), "bring the classes last and flatten"),
+        ([[0.0, 1.0]], torch.zeros(1, dtype=torch.long), "logits must be a tensor; got list"),
+    ],
+    ids=["short", "float", "one-hot", "one column", "whole logits", "pixels", "list"],
+)
+def test_a_batch_of_another_shape_gets_one_sentence(name, logits, labels, said, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises((ValueError, TypeError), match=said):
+        called(name, logits, labels)
+
+
+@pytest.mark.parametrize("name", [*LOSSES, *PENALTIES])
+@pytest.mark.parametrize("size", [1e4, 1e20, 1e30])
+def test_enormous_logits_have_a_gradient_without_nan(name, size):
+    z = torch.tensor([[size, 0, 0], [0, size, 0], [1, 2, 3], [-size, size, 0]], requires_grad=True)
+    value = called(name, z, torch.tensor([0, 1, 2, 0])).sum()
+    value.backward()
+    assert not math.isnan(value.item())
+    assert not bool(z.grad.isnan().any())
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "a", None, [1.0], True])
+def test_a_weight_that_is_no_finite_number_is_refused(wrong, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises((ValueError, TypeError), match=r"^weight must be (a number|finite)"):
+        Criterion(penalty="mmce", weight=wrong)
+    with pytest.raises((ValueError, TypeError), match=r"^weight must be (a number|finite)"):
+        Criterion(penalty={"mmce": wrong})
+    with pytest.raises((ValueError, TypeError), match=r"^gamma must be (a number|finite)"):
+        Criterion("focal", {"gamma": wrong})

@@ -377,7 +377,7 @@ def test_the_fingerprint_is_that_of_rows_not_of_a_label_order():
         Predictions(logits=logits, labels=[0] * 20 + [1] * 20) for logits in (LOGITS[:40, :3], LOGITS[40:80, :3])
     )
     assert one.fingerprint != two.fingerprint
-    assert one.fingerprint == Predictions(logits=LOGITS[:40, :3] / 2, labels=[0] * 20 + [1] * 20).fingerprint
+    assert one.fingerprint == Predictions(logits=LOGITS[:40, :3], labels=[1] * 20 + [0] * 20).fingerprint
 
 
 def test_a_sound_model_raises_no_suspicion():
@@ -583,3 +583,38 @@ def test_numbers_that_would_be_misread_are_refused(given, said):
 def test_unsigned_labels_are_read():
     for labels in (np.array([0, 1], np.uint64), torch.tensor([0, 1]).to(torch.uint64)):
         assert Predictions(logits=torch.eye(2) * 3, labels=labels).labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [[0, 4, 4], np.array([0, 4, 4]), torch.tensor([0, 4, -196]), (0, 4, 4)], ids=str)
+def test_some_rows_are_taken_by_numbers_of_any_kind(rows):
+    p = Predictions(logits=LOGITS[:200], labels=LABELS[:200], groups=list("ab") * 100)
+    assert torch.equal(p.take(rows).logits, LOGITS[[0, 4, 4]])
+    assert p.take(rows).groups.tolist() == ["a", "a", "a"]
+
+
+def test_some_rows_are_taken_by_a_mask():
+    p, mask = Predictions(logits=LOGITS[:200], labels=LABELS[:200]), np.arange(200) % 3 == 0
+    for kind in (mask, torch.from_numpy(mask), mask.tolist()):
+        assert torch.equal(p.take(kind).logits, LOGITS[:200:3])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "rows must be whole numbers, or a mask of shape (200,); got float64 of shape (0,)."),
+        (np.zeros(0, int), "rows must name at least one row; got none."),
+        ([False] * 200, "rows must name at least one row; got none."),
+        ([0, 200], "rows must lie in [0, 200); got [0, 200]."),
+        ([-201], "rows must lie in [0, 200); got [-201, -201]."),
+        ([0.5], "rows must be whole numbers, or a mask of shape (200,); got float64 of shape (1,)."),
+        ([[0]], "rows must be whole numbers, or a mask of shape (200,); got int64 of shape (1, 1)."),
+        ([True], "rows must be whole numbers, or a mask of shape (200,); got bool of shape (1,)."),
+        ("ab", "rows must be numbers; got <U2."),
+        (None, "rows must be numbers; got object."),
+    ],
+    ids=str,
+)
+def test_rows_that_are_not_there_are_refused(rows, said):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        Predictions(logits=LOGITS[:200], labels=LABELS[:200]).take(rows)
+    assert str(raised.value) == said

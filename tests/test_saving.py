@@ -170,9 +170,9 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path):
         load(tmp_path / "none.safetensors")
     with pytest.raises(ValueError, match=r"must be a file; it is a folder"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="must be a file name; it is a folder"):
+    with pytest.raises(ValueError, match="must be a file to write; it is a folder"):
         fitted("identity").save(tmp_path)
-    with pytest.raises(FileNotFoundError, match="none does not exist; make the folder first"):
+    with pytest.raises(FileNotFoundError, match=r"must lie in a folder that exists; '.*none' does not"):
         fitted("identity").save(tmp_path / "none" / "cal.safetensors")
 
 
@@ -316,6 +316,23 @@ def test_a_forged_file_with_a_right_digest_is_refused_or_used_and_nothing_else(g
         with suppress(ValueError):
             used += load(tmp_path / "forged.safetensors").name == "temperature"
     assert 0 < used < 100
+
+
+@pytest.mark.parametrize("wild", [math.inf, -math.inf, math.nan, 1e300, -1e300])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_wild_numbers_under_a_right_digest_are_refused_or_answer_finitely(name, wild, tmp_path):
+    path = tmp_path / "cal.safetensors"
+    fitted(name).save(path)
+    blob = path.read_bytes()
+    record, tensors = record_of(blob), tensors_of(blob)
+    for tensor in [name for name, value in tensors.items() if value.numel() and value.is_floating_point()]:
+        spoiled = {key: value.clone() for key, value in tensors.items()}
+        spoiled[tensor].view(-1)[0] = wild
+        path.write_bytes(sealed(record, spoiled))
+        if not math.isfinite(wild) and tensor not in CALIBRATORS[name].infinite:
+            assert "holds no calibrator that can be used: tensor" in refusal(path, path.read_bytes())
+        with suppress(ValueError):
+            assert bool(load(path)(*probe(name)).isfinite().all())
 
 
 def test_no_single_bit_can_flip(good, tmp_path):

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import textwrap
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -281,12 +282,39 @@ def test_the_function_shown_in_the_docstring_decides_like_the_policy():
         ("[]", "this is something else"),
         ('{"format": "calibrant.policy", "version": 9}', "must be of version 1; got 9"),
         ('{"format": "calibrant.policy", "version": 1}', "damaged"),
-        ('{"format": "calibrant.policy", "version": 1, "parts": {"all": {"threshold": "0.5"}}}', "threshold"),
+        ("[" * 100_000, "must be JSON; it is nested too deeply"),
+        ('{"n":' * 100_000, "must be JSON; it is nested too deeply"),
+        ("1" * 10_000, "must be JSON"),
     ],
 )
-def test_a_damaged_policy_is_refused_in_one_sentence(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_text_that_is_no_policy_is_refused_in_one_sentence(text, said):
+    with pytest.raises(ValueError, match=said) as raised:
         Policy.from_json(text)
+    assert "\n" not in str(raised.value)
+
+
+WRONG = [None, "x", "0.5", [], {}, True, -1, 0, 1.5, math.nan, math.inf, 10**400, 2**70, {"a": 1}]
+FREE = {"rule", "coverage", "coverage_interval"}  # written for readers, not read back
+WORDS = {"score", "method", "reason", "versions"}  # any text will do
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[:20])
+def test_a_policy_with_a_wrong_entry_is_refused_or_means_what_it_says(wrong):
+    confidence = torch.linspace(0, 1, 400, dtype=torch.float64)
+    whole = certify(confidence, confidence > 0.5, max_error=0.1).to_json()
+    for place in ("policy", "part"):
+        for name in json.loads(whole) if place == "policy" else json.loads(whole)["parts"]["all"]:
+            told = json.loads(whole)
+            (told if place == "policy" else told["parts"]["all"])[name] = wrong
+            allowed = name in FREE or (name in WORDS and isinstance(wrong, str))
+            allowed |= name in ("max_error", "delta") and wrong in (0, 1) and type(wrong) is not bool
+            allowed |= name == "threshold" and (wrong is None or (type(wrong) in (int, float) and abs(wrong) < 1e300))
+            allowed |= name == "bound" and (wrong is None or wrong == 0)
+            with nullcontext() if allowed else pytest.raises(ValueError, match=r"^a policy must [^\n]*$"):
+                read = Policy.from_json(json.dumps(told))
+                assert read.threshold is None or math.isfinite(read.threshold)
+                assert 0 <= read.errors <= read.accepted <= read.n
+                assert isinstance(str(read), str)
 
 
 GOOD = {"confidence": np.linspace(0, 1, 50), "correct": np.ones(50, bool), "max_error": 0.1}

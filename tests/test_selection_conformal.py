@@ -112,7 +112,7 @@ def test_tied_classes_are_ranked_by_column_and_half_precision_is_taken():
         ({"labels": torch.full((20,), 5)}, r"labels must lie in \[0, 5\); got \[5, 5\]"),
         ({"probs": torch.full((20, 5), 0.3)}, "probs must sum to 1"),
         ({"probs": torch.full((20,), 0.3)}, "a column for each class"),
-        ({"seed": -1}, "seed must not be negative"),
+        ({"seed": -1}, "seed must be at least 0"),
     ],
 )
 def test_bad_input_gets_one_precise_sentence(changed, said):

@@ -30,7 +30,7 @@ def test_a_decision_has_the_least_expected_cost():
     [
         ([[0.0, 1.0]], 0.1, "costs must have a row for each of 2 classes"),
         ([[0.0, np.nan], [1.0, 0.0]], 0.1, "costs must be finite"),
-        ([[0.0, 1.0], [1.0, 0.0]], -1.0, "review_cost must be a finite number"),
+        ([[0.0, 1.0], [1.0, 0.0]], -1.0, "review_cost must lie in \\[0, inf\\)"),
     ],
 )
 def test_costs_that_make_no_sense_are_refused(costs, review_cost, said):

@@ -318,7 +318,7 @@ def test_a_folder_is_used_by_one_run_at_a_time(tmp_path):
 
     meddled = []
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / ".12.tmp").write_bytes(b"half a checkpoint")
+    (tmp_path / "a" / ".calibrant-12.tmp").write_bytes(b"half a checkpoint")
     train(SMALL, tmp_path / "a", device="cpu", on_epoch=meddle)
     assert meddled == [1, 2, 3]
     assert not list((tmp_path / "a").glob(".*.tmp"))

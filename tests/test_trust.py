@@ -15,7 +15,7 @@ from calibrant.metrics.scores import log_odds, own_scores
 from calibrant.predictions.predictions import Predictions
 from calibrant.registry import TRUST
 from calibrant.training.models.build import make
-from calibrant.trust._machinery.heads import check_kind, started, z_of
+from calibrant.trust._machinery.heads import started, z_of
 from calibrant.trust.bce import bce_loss
 from calibrant.trust.class_balanced import class_balanced_loss, effective_weights
 from calibrant.trust.correctness_ranking import ranking_loss
@@ -263,10 +263,12 @@ def test_judging_keeps_groups_and_weights_and_knows_the_rows_of_the_fit():
     judged = trust.judge(p)
     assert torch.equal(judged.weights, p.weights)
     assert list(judged.groups) == list(p.groups)
-    assert judged.fingerprint in judged.fitted_on
+    assert judged.known() == 1
     assert "rows the trust predictor was fitted on" in audit(judged, resamples=20).findings.notes[0]
-    other = Predictions(logits=logits.flip(0)[:300], labels=labels.flip(0)[:300])
-    assert trust.judge(other).fitted_on == ()
+    some = trust.judge(Predictions(logits=logits.flip(0)[:300], labels=labels.flip(0)[:300]))
+    assert "rows are among those the trust predictor was fitted on" in audit(some, resamples=20).findings.notes[0]
+    other, truth, _ = rows(400, seed=9)
+    assert trust.judge(Predictions(logits=other, labels=truth)).known() == 0
 
 
 def test_few_errors_fit_the_scale_alone_and_say_so():
@@ -288,7 +290,7 @@ BAD = {
     "no labels": (lambda: TRUST["bce"].fit(GOOD[0], None), "labels must be given"),
     "NaN": (lambda: TRUST["bce"].fit(GOOD[0] * math.nan, GOOD[1]), "finite"),
     "bad features": (lambda: TRUST["bce"].fit(GOOD[0], GOOD[1], GOOD[2] * math.nan), "features must be finite"),
-    "head": (lambda: check_kind("tree"), "head must be one of"),
+    "head": (lambda: TRUST["bce"].fit(*GOOD, head="tree"), "head must be 'linear', "),
     "alpha": (lambda: TRUST["steep_slope"].fit(*GOOD, alpha_minus=0.0), "alpha_plus and alpha_minus must lie in"),
     "gamma": (lambda: TRUST["focal"].fit(*GOOD, gamma=-1.0), "gamma must be a finite number of at least 0"),
     "beta": (lambda: TRUST["class_balanced"].fit(*GOOD, beta=1.0), "beta must lie in"),

@@ -548,7 +548,7 @@ def test_the_advice_names_commands_that_exist(report):
             ("fit.npz", "--apply", "fit.npz", "--out", "a.npz", "--method", "bce"),
             "fit.npz must hold other rows than fit.npz for --out",
         ),
-        (("fit.npz", "--apply", "test.npz", "--report", "page.pdf"), "path must end in .html or .json"),
+        (("fit.npz", "--apply", "test.npz", "--report", "page.pdf"), "must end in .html or .json"),
         (("none.npz", "--apply", "test.npz"), "none.npz does not exist"),
     ],
 )

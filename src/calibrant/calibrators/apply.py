@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrant.calibrators._solvers.samplewise import Samplewise
 from calibrant.calibrators.autocalibrate import FOLDS, Choice, autocalibrate, calibrate, plan
 from calibrant.calibrators.cross_fit import Trial, records
 from calibrant.metrics.bins import assign
 from calibrant.metrics.curves import margin_reliability
+from calibrant.predictions.fingerprints import warning
 from calibrant.predictions.labels import check_order
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import Features, float64
-from calibrant.records import Curve, Findings, Record, count, plain
+from calibrant.predictions.types import float64
+from calibrant.records import Curve, Findings, Record, plain
 from calibrant.registry import CALIBRATORS
 from calibrant.report import comparison
 
@@ -48,7 +48,7 @@ def check_pair(fitted: Predictions, rows: Predictions, method: str) -> str:
     k = fitted.logits.shape[1]
     if rows.logits.shape[1] != k:
         raise ValueError(f"the rows to calibrate must have {k} classes, as those fitted on have; got {rows.k}.")
-    _features(rows, method)
+    _with_features(rows, method)
     return check_order(fitted.classes, rows.classes, k, "the file to calibrate")
 
 
@@ -60,21 +60,16 @@ def choose(
     if by_group and groups is None:
         raise ValueError("groups are needed for --by-group; the file has none.")
     call = autocalibrate if method == "auto" else partial(calibrate, method=method)
-    return call(
-        predictions.logits,
-        predictions.labels,
-        groups=groups,
-        features=_features(predictions, method),
-        seed=seed,
-        on_step=on_step,
-    )
+    return call(_with_features(predictions, method), groups=groups, seed=seed, on_step=on_step)
 
 
-def _features(predictions: Predictions, method: str) -> Features | None:
+def _with_features(rows: Predictions, method: str) -> Predictions:
+    """Return the rows with the features that a method needs, if it is named and needs any."""
     if method == "auto":
-        return None
-    needed = CALIBRATORS.entry(method).facts.get("needs_features")
-    return predictions.features if needed or predictions.has_features else None
+        return rows.without_features()
+    if CALIBRATORS.entry(method).facts.get("needs_features"):
+        _ = rows.features  # says so if there are none
+    return rows
 
 
 def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, *, by_group: bool, seed: int) -> Applied:
@@ -83,8 +78,8 @@ def applied(choice: Choice, fitted: Predictions, rows: Predictions, name: str, *
     after = choice.calibrator.calibrate(rows)
     notes: tuple[str, ...] = ()
     found: tuple[Record, ...] = ()
-    if rows.fingerprint in after.fitted_on or _equal(rows.logits, fitted.logits):
-        notes = (f"these {count(len(rows))} rows are the rows the calibrator was fitted on; numbers are optimistic.",)
+    if seen := warning(after.known(), len(rows), "the calibrator"):
+        notes = (seen,)
     if rows.rows.labels is not None:
         fit = choice.calibrator
         trial = replace(Trial.of(choice.name, after, {}), parameters=fit.n_parameters, seconds=fit.fitted.seconds)
@@ -172,7 +167,3 @@ def page(choice: Choice, then: Applied | None, name: str, rows: Predictions) -> 
     notes = () if then is None else then.notes
     findings = Findings(repr(choice.calibrator), choice.reason, notes, (), tuple(found), tuple(curves))
     return comparison.render(findings, choice.name, captions)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.equal(one, other))

@@ -6,6 +6,8 @@ from typing import Any
 
 from calibrant.calibrators.calibrator import Calibrator
 from calibrant.calibrators.cross_fit import Trial, cross_fit_all, fit, records, simplest, verdict, why
+from calibrant.predictions import scalars
+from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, count
 from calibrant.registry import CALIBRATORS
@@ -81,7 +83,7 @@ def plan(n: int, k: int, methods: Sequence[str] | None = None) -> tuple[list[str
 
 def autocalibrate(
     logits: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     methods: Sequence[str] | None = None,
     folds: int = FOLDS,
@@ -103,14 +105,14 @@ def autocalibrate(
     beats it by more than one standard error. The chosen method is then fitted on all rows. Where every row is right,
     any increasing map lowers the log loss without end, so the choice is identity.
 
-    ``methods`` are names of `calibrant.registry.CALIBRATORS`; identity is always among them. By default temperature,
-    and from 500 rows ensemble_temperature and smart_proper; for two classes platt and beta from 100 rows, isotonic
-    and venn_abers from 1 000; for more classes structured_vector from 20 rows a class, structured_matrix from 50 (up
-    to 200 classes), vector from 100, and dirichlet from 1 000 rows (up to 10 classes). On fewer rows these lose more
-    than they gain, and so few rows cannot tell. Never by default: methods that need features (pass them as
-    ``features``); methods fitted to a calibration error, whose minimum lies anywhere on few rows; histograms and
-    other steps, which lose the ranking that the log loss rewards; matrix scaling without a penalty, which
-    structured_matrix improves on.
+    `Predictions` may come in place of logits and labels. ``methods`` are names of `calibrant.registry.CALIBRATORS`;
+    identity is always among them. By default temperature, and from 500 rows ensemble_temperature and smart_proper; for
+    two classes platt and beta from 100 rows, isotonic and venn_abers from 1 000; for more classes structured_vector
+    from 20 rows a class, structured_matrix from 50 (up to 200 classes), vector from 100, and dirichlet from 1 000 rows
+    (up to 10 classes). On fewer rows these lose more than they gain, and so few rows cannot tell. Never by default:
+    methods that need features (pass them as ``features``); methods fitted to a calibration error, whose minimum lies
+    anywhere on few rows; histograms and other steps, which lose the ranking that the log loss rewards; matrix scaling
+    without a penalty, which structured_matrix improves on.
 
     ``groups`` (a patient, a document, a day) keep rows that belong together in one fold and cluster the standard
     errors; the interval and floor of the calibration error still take rows as independent. ``on_step`` is told the
@@ -130,7 +132,7 @@ def autocalibrate(
         >>> best.name, round(best.calibrator.temperature.item())
         ('temperature', 4)
     """
-    predictions = Predictions(logits=logits, labels=labels, features=features, groups=groups)
+    predictions = _read(logits, labels, features, groups, seed)
     n, k = predictions.logits.shape
     if n < FEWEST:
         raise ValueError(
@@ -148,9 +150,9 @@ def autocalibrate(
 
 def calibrate(
     logits: Any,
-    labels: Any,
-    method: str,
+    labels: Any = None,
     *,
+    method: str,
     folds: int = FOLDS,
     groups: Any = None,
     features: Any = None,
@@ -165,10 +167,10 @@ def calibrate(
         >>> g = torch.Generator().manual_seed(0)
         >>> logits = torch.randn(300, 3, generator=g)
         >>> labels = torch.multinomial(logits.softmax(1), 1, generator=g).squeeze(1)
-        >>> calibrate(4 * logits, labels, "temperature").reason
+        >>> calibrate(4 * logits, labels, method="temperature").reason
         'n = 300: temperature, as asked; helps: the cross-fitted log loss changes by -0.627 ± 0.107.'
     """
-    predictions = Predictions(logits=logits, labels=labels, features=features, groups=groups)
+    predictions = _read(logits, labels, features, groups, seed)
     n, name = len(predictions), CALIBRATORS.entry(method).name
     opening = f"n = {count(n)}: {name}, as asked"
     told = on_step or (lambda name: None)
@@ -179,6 +181,11 @@ def calibrate(
         reason = verdict(trials, predictions.groups)
     told(name)
     return _choice(fit(name, predictions, seed), f"{opening}; {reason}", trials, predictions, seed)
+
+
+def _read(logits: Any, labels: Any, features: Any, groups: Any, seed: int) -> Predictions:
+    scalars.seed(seed)
+    return FitData.read(logits, labels, features).predictions.grouped(groups)
 
 
 def _choice(calibrator: Calibrator, reason: str, trials: list[Trial], predictions: Predictions, seed: int) -> Choice:

@@ -55,7 +55,9 @@ class BBQ(Calibrator):
     odds: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, bins: Sequence[int] | None = None, lift: Lift | None = None) -> "BBQ":
+    def fit(
+        cls, logits: Any, labels: Any = None, *, bins: Sequence[int] | None = None, lift: Lift | None = None
+    ) -> "BBQ":
         """Fit on held-out rows."""
         if bins is not None and (len(bins) == 0 or min(bins) < 1):
             raise ValueError(f"bins must be numbers of bins, each at least 1, or None to choose; got {list(bins)}.")

@@ -47,7 +47,7 @@ class Beta(Calibrator):
     c: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Beta":
+    def fit(cls, logits: Any, labels: Any = None, *, lift: Lift | None = None) -> "Beta":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         problems = BinaryProblems.of(rows, lift, many="one_vs_rest")

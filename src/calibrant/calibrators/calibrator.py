@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.io.sealed import CALIBRATOR, Contents, write
+from calibrant.predictions import fingerprints, scalars
 from calibrant.predictions.facts import from_logits
 from calibrant.predictions.fit_data import FitData, checked
 from calibrant.predictions.predictions import Predictions
@@ -68,7 +69,13 @@ class Calibrator(nn.Module, ABC):
     """
 
     story: ClassVar[type] = Fit
+    infinite: ClassVar[tuple[str, ...]] = ()  # tensors that may hold infinity
     feature_tensor: ClassVar[str] = ""  # whose last dimension is that of the features, in files that do not say it
+
+    def __init_subclass__(cls) -> None:
+        """Let every method's ``fit`` check its options by their annotations."""
+        super().__init_subclass__()
+        check_fit(cls)
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: Fit) -> None:
         super().__init__()
@@ -95,18 +102,23 @@ class Calibrator(nn.Module, ABC):
     ) -> Fitted:
         """Build the calibrator; if its objective did not improve on the rows, it is the identity, with a note.
 
-        ``log_loss`` is that after the fit, where the fit knows it; otherwise the rows are calibrated once for it.
+        ``log_loss`` is that after the fit, where the fit knows it and ``map`` is the same increasing function of every
+        logit; otherwise the rows are calibrated once for it.
         """
         before = float(rows.predictions.nll.mean())
-        prints: tuple[str, ...] = (rows.predictions.fingerprint,)
+        prints: tuple[str, ...] = (rows.predictions.fingerprint,)  # as they came; as they left is added below
         d = rows.features.shape[1] if rows.predictions.has_features else 0
         fit = Fit(rows.n, rows.k, "log loss", before, before, (before, before), prints, 0.0, d=d)
         numbers = {name: value.to(rows.given.device, torch.float64) for name, value in state.items()}
         made = cls(numbers, settings or {}, fit)
         if log_loss is None:
-            calibrated = made.calibrate(rows.predictions)
-            log_loss = float(calibrated.nll.mean())
-            prints = tuple(dict.fromkeys((*prints, calibrated.fingerprint)))
+            features = rows.predictions.features if made.needs_features else None
+            with torch.no_grad():
+                left = rows.predictions.calibrated(made(rows.predictions.logits, features), ())
+            log_loss, hashed = float(left.nll.mean()), left.hashed
+        else:
+            hashed = fingerprints.of_columns(made.map(fingerprints.columns(rows.given), None))
+        prints = tuple(dict.fromkeys((*prints, fingerprints.text(hashed))))
         goal = objective or Objective("log loss", before, log_loss)
         identity = not goal.after <= goal.before
         if identity:
@@ -202,13 +214,13 @@ class Calibrator(nn.Module, ABC):
 
     @classmethod
     def rebuilt(cls: "type[Fitted]", contents: Contents) -> Fitted:
-        """Build a saved calibrator and call it once, so that a file that does not match the method fails on loading."""
+        """Build a saved calibrator and call it on a few rows; a file that does not suit the method is refused."""
         made = cls(contents.state, contents.settings, contents.fit)
         check_width(made.feature_width(), needs=made.needs_features)
         repr(made)  # reads settings that a call may not
         if made.fitted.k <= PROBED:
             with torch.no_grad():
-                out = made(*made.probe(1))
+                out = made(*made.probe(max(1, min(8, PROBED // (10 * made.fitted.k)))))
             if not bool(out.isfinite().all()):
                 raise ValueError("its numbers are not finite")
         return made
@@ -218,6 +230,13 @@ class Calibrator(nn.Module, ABC):
         from calibrant.calibrators.export import to_onnx  # the exporters of torch are slow to import
 
         to_onnx(self, path)
+
+
+def check_fit(method: type) -> None:
+    """Replace the ``fit`` that a class defines by one that checks its options."""
+    if "fit" in vars(method):
+        fit = scalars.checked(vars(method)["fit"].__func__, f"{method.__name__}.fit")
+        setattr(method, "fit", classmethod(fit))  # noqa: B010  mypy knows no other way
 
 
 def check_width(width: int, *, needs: Any) -> None:

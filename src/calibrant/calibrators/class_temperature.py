@@ -63,11 +63,9 @@ class ClassTemperature(Calibrator):
 
     @classmethod
     def fit(
-        cls, logits: Any, labels: Any, *, candidates: Candidates = "offsets", sweeps: int = 20
+        cls, logits: Any, labels: Any = None, *, candidates: Candidates = "offsets", sweeps: int = 20
     ) -> "ClassTemperature":
         """Fit on held-out rows."""
-        if candidates not in _CANDIDATES:
-            raise ValueError(f"candidates must be one of {', '.join(_CANDIDATES)}; got {candidates!r}.")
         if sweeps < 1:
             raise ValueError(f"sweeps must be at least 1; got {sweeps}.")
         rows = FitData.read(logits, labels)

@@ -98,14 +98,14 @@ def fit(name: str, predictions: Predictions, seed: int = 0) -> Calibrator:
     method = CALIBRATORS[name]
     known = inspect.signature(method.fit).parameters
     extra: dict[str, Any] = {"seed": seed} if "seed" in known else {}
-    if CALIBRATORS.entry(name).facts.get("needs_features") or ("features" in known and predictions.has_features):
-        extra["features"] = predictions.features
+    if CALIBRATORS.entry(name).facts.get("needs_features"):
+        _ = predictions.features  # says so if there are none
     missing = [p.name for p in known.values() if p.default is p.empty and p.name not in {"logits", "labels", *extra}]
     if missing:
         raise ValueError(f"{name} also needs {' and '.join(missing)}; call its fit in Python.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a fit warns of stands in its notes
-        made: Calibrator = method.fit(predictions.logits, predictions.labels, **extra)
+        made: Calibrator = method.fit(predictions, None, **extra)
     return made
 
 

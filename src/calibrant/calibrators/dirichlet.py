@@ -61,7 +61,14 @@ class Dirichlet(Calibrator):
 
     @classmethod
     def fit(
-        cls, logits: Any, labels: Any, *, odir: Strength = "cv", bias: Strength = "cv", folds: int = 5, seed: int = 0
+        cls,
+        logits: Any,
+        labels: Any = None,
+        *,
+        odir: Strength = "cv",
+        bias: Strength = "cv",
+        folds: int = 5,
+        seed: int = 0,
     ) -> "Dirichlet":
         """Fit on held-out rows."""
         if folds < 2:

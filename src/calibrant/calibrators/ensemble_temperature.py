@@ -40,7 +40,7 @@ class EnsembleTemperature(Calibrator):
     weights: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any) -> "EnsembleTemperature":
+    def fit(cls, logits: Any, labels: Any = None) -> "EnsembleTemperature":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         found = least_brier(rows)

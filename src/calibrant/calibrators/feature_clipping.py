@@ -56,7 +56,9 @@ class FeatureClipping(Calibrator):
     weight: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, features: Any, *, weight: Any, bias: Any = None) -> "FeatureClipping":
+    def fit(
+        cls, logits: Any, labels: Any = None, features: Any = None, *, weight: Any, bias: Any = None
+    ) -> "FeatureClipping":
         """Fit on held-out rows, their features and the layer that made logits of them."""
         rows = FitData.read(logits, labels, features)
         inputs = of_fit(rows)

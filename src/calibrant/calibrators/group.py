@@ -61,7 +61,7 @@ class Group(Calibrator):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         features: Any = None,
         *,
         partitions: int = 20,

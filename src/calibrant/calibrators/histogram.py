@@ -47,7 +47,7 @@ class Histogram(Calibrator):
 
     @classmethod
     def fit(
-        cls, logits: Any, labels: Any, *, bins: int = 15, scheme: Scheme = "width", lift: Lift | None = None
+        cls, logits: Any, labels: Any = None, *, bins: int = 15, scheme: Scheme = "width", lift: Lift | None = None
     ) -> "Histogram":
         """Fit on held-out rows."""
         if bins < 1:

@@ -24,7 +24,7 @@ class Identity(Calibrator):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any) -> "Identity":
+    def fit(cls, logits: Any, labels: Any = None) -> "Identity":
         """Check the rows and fit nothing."""
         rows = FitData.read(logits, labels)
         return cls.made(rows, {}, log_loss=float(rows.predictions.nll.mean()))

@@ -48,7 +48,7 @@ class Isotonic(Calibrator):
     rates: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, strict: bool = False, lift: Lift | None = None) -> "Isotonic":
+    def fit(cls, logits: Any, labels: Any = None, *, strict: bool = False, lift: Lift | None = None) -> "Isotonic":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         problems = BinaryProblems.of(rows, lift, many="pooled")

@@ -8,6 +8,8 @@ import numpy as np
 from calibrant.calibrators._solvers.newton import least_log_loss
 from calibrant.calibrators.prior import shares as checked
 from calibrant.metrics.binomial import clopper_pearson
+from calibrant.metrics.evidence import check_resampling
+from calibrant.predictions import scalars
 from calibrant.predictions.fit_data import FitData
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64
@@ -83,11 +85,8 @@ def estimate_prior(
         >>> found.prior.round(2), bool(found.low[1] < 0.2 < found.high[1])
         (array([0.8, 0.2]), True)
     """
-    if not 0 < level < 1 or resamples < 20 or max_steps < 1:
-        raise ValueError(
-            "level must lie in (0, 1), resamples be at least 20 and max_steps at least 1; "
-            f"got {level}, {resamples}, {max_steps}."
-        )
+    check_resampling(level, resamples, seed)
+    scalars.whole(max_steps, "max_steps", least=1)
     p = float64(Predictions(logits=logits).logits.double().softmax(1))
     n, k = p.shape
     train = checked(train_prior, "train_prior", k)

@@ -37,7 +37,7 @@ class Matrix(Calibrator):
     bias: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, iterations: int = ITERATIONS) -> "Matrix":
+    def fit(cls, logits: Any, labels: Any = None, *, iterations: int = ITERATIONS) -> "Matrix":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         found = unpenalised(rows, full=True, iterations=iterations)

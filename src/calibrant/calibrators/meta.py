@@ -41,6 +41,7 @@ class Rejecting(Calibrator):
 
     threshold: Tensor
     temperature: Tensor
+    infinite = ("threshold",)  # where no row is rejected
 
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Divide accepted rows by T; the logits of a rejected row are all 0."""
@@ -131,7 +132,7 @@ class MetaMis(Rejecting):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, alpha: float = 0.05, seed: int = 0) -> "MetaMis":
+    def fit(cls, logits: Any, labels: Any = None, *, alpha: float = 0.05, seed: int = 0) -> "MetaMis":
         """Fit on held-out rows."""
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be a share between 0 and 1; got {alpha}.")
@@ -179,7 +180,7 @@ class MetaAcc(Rejecting):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, accuracy: float | None = None, seed: int = 0) -> "MetaAcc":
+    def fit(cls, logits: Any, labels: Any = None, *, accuracy: float | None = None, seed: int = 0) -> "MetaAcc":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         n1 = max(1, min(MOST, rows.n // 10))

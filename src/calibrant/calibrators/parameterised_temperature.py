@@ -50,7 +50,9 @@ class ParameterisedTemperature(Samplewise):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, steps: int | None = None, seed: int = 0) -> "ParameterisedTemperature":
+    def fit(
+        cls, logits: Any, labels: Any = None, *, steps: int | None = None, seed: int = 0
+    ) -> "ParameterisedTemperature":
         """Fit on held-out rows; ``seed`` draws the first weights and the fifth that says when to stop."""
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be at least 1; got {steps}.")

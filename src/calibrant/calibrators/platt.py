@@ -47,7 +47,7 @@ class Platt(Calibrator):
     intercept: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "Platt":
+    def fit(cls, logits: Any, labels: Any = None, *, lift: Lift | None = None) -> "Platt":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         problems = BinaryProblems.of(rows, lift, many="one_vs_rest")

@@ -70,8 +70,8 @@ class Procal(Calibrator):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
-        features: Any,
+        labels: Any = None,
+        features: Any = None,
         *,
         neighbours: int = 10,
         proximity: Proximity = "code",
@@ -80,9 +80,6 @@ class Procal(Calibrator):
         """Fit on held-out rows and their features."""
         if neighbours < 1:
             raise ValueError(f"neighbours must be at least 1; got {neighbours}.")
-        for name, value, known in (("proximity", proximity, _PROXIMITY), ("kind", kind, _ODDS)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         rows = FitData.read(logits, labels, features)
         unit, own = _unit(of_fit(rows)), _parted(rows.logits)[1]
         nearest = min(neighbours, max(rows.n - 1, 1))

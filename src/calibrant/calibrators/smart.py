@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 from calibrant.calibrators._solvers.network import train
 from calibrant.calibrators._solvers.objectives import GOALS
-from calibrant.calibrators._solvers.samplewise import INDICATORS, LEAST, NetworkFit, Samplewise
+from calibrant.calibrators._solvers.samplewise import LEAST, NetworkFit, Samplewise
 from calibrant.calibrators.calibrator import Objective
 from calibrant.predictions.fit_data import FitData
 from calibrant.registry import CALIBRATORS
@@ -57,7 +57,7 @@ class Smart(Samplewise):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         *,
         objective: Goal = "charbonnier",
         indicator: Indicator = "margin",
@@ -65,10 +65,6 @@ class Smart(Samplewise):
         seed: int = 0,
     ) -> "Smart":
         """Fit on held-out rows; ``seed`` draws the first weights."""
-        if objective not in GOALS:
-            raise ValueError(f"objective must be one of {', '.join(GOALS)}; got {objective!r}.")
-        if indicator not in INDICATORS:
-            raise ValueError(f"indicator must be one of {', '.join(INDICATORS)}; got {indicator!r}.")
         if steps < 1:
             raise ValueError(f"steps must be at least 1; got {steps}.")
         rows = FitData.read(logits, labels)

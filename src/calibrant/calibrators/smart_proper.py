@@ -54,7 +54,7 @@ class SmartProper(Samplewise):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, folds: int = 5, seed: int = 0) -> "SmartProper":
+    def fit(cls, logits: Any, labels: Any = None, *, folds: int = 5, seed: int = 0) -> "SmartProper":
         """Fit on held-out rows; ``seed`` draws the folds and the first weights."""
         if folds < 2:
             raise ValueError(f"folds must be at least 2; got {folds}.")

@@ -51,7 +51,7 @@ class Spline(Calibrator):
     rates: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, knots: int = 6, lift: Lift | None = None) -> "Spline":
+    def fit(cls, logits: Any, labels: Any = None, *, knots: int = 6, lift: Lift | None = None) -> "Spline":
         """Fit on held-out rows."""
         if knots < 2:
             raise ValueError(f"knots must be at least 2; got {knots}.")

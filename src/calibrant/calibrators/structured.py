@@ -89,7 +89,7 @@ class StructuredVector(Structured):
     full = False
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, strength: float = 1.0) -> "StructuredVector":
+    def fit(cls, logits: Any, labels: Any = None, *, strength: float = 1.0) -> "StructuredVector":
         """Fit on held-out rows."""
         return cls._fit(logits, labels, strength)
 
@@ -121,6 +121,6 @@ class StructuredMatrix(Structured):
     full = True
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, strength: float = 1.0) -> "StructuredMatrix":
+    def fit(cls, logits: Any, labels: Any = None, *, strength: float = 1.0) -> "StructuredMatrix":
         """Fit on held-out rows."""
         return cls._fit(logits, labels, strength)

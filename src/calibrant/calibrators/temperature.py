@@ -53,12 +53,11 @@ class Temperature(Calibrator):
 
     temperature: Tensor
     spread: Tensor
+    infinite = ("spread",)  # at a bound nothing is known about T
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, rule: Rule = "nll") -> "Temperature":
+    def fit(cls, logits: Any, labels: Any = None, *, rule: Rule = "nll") -> "Temperature":
         """Fit on held-out rows."""
-        if rule not in _RULES:
-            raise ValueError(f"rule must be one of {', '.join(_RULES)}; got {rule!r}.")
         rows = FitData.read(logits, labels)
         found, objective = _RULES[rule](rows)
         notes: tuple[str, ...] = ()

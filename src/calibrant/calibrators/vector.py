@@ -37,7 +37,7 @@ class Vector(Calibrator):
     bias: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, iterations: int = ITERATIONS) -> "Vector":
+    def fit(cls, logits: Any, labels: Any = None, *, iterations: int = ITERATIONS) -> "Vector":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         found = unpenalised(rows, full=False, iterations=iterations)

@@ -53,7 +53,7 @@ class VennAbers(Calibrator):
     high: Tensor
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, *, lift: Lift | None = None) -> "VennAbers":
+    def fit(cls, logits: Any, labels: Any = None, *, lift: Lift | None = None) -> "VennAbers":
         """Fit on held-out rows."""
         rows = FitData.read(logits, labels)
         problems = BinaryProblems.of(rows, lift, many="tempered")

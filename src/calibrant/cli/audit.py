@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.progress import progress
+from calibrant.cli.terminal import say
 from calibrant.evaluation import gate
 from calibrant.evaluation.audit import Audit, audit, plan
-from calibrant.evaluation.findings import check_path
+from calibrant.evaluation.findings import ENDINGS
 from calibrant.io import files
+from calibrant.io.atomic import check_target
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import to_json
 
@@ -28,15 +30,15 @@ def audit_command(
     """Audit a classifier's confidence: is it calibrated, how certain is that, and what to do next."""
     rules = [gate.parse(rule) for rule in gates or []]
     if report is not None:
-        check_path(report)
+        check_target(report, ENDINGS, [predictions])
     found = _audit(files.read(predictions, ignore_index=ignore_index), predictions.name, level, seed)
     outcomes = [gate.decide(rule, found.records) for rule in rules]
-    typer.echo(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
+    say(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
     if report is not None:
         found.save(report)
-        typer.echo(f"written: {report}", err=as_json)
+        say(f"written: {report}", err=as_json)
     for outcome in outcomes:
-        typer.echo(f"gate: {outcome.reason}", err=as_json)
+        say(f"gate: {outcome.reason}", err=as_json)
     codes = {outcome.code for outcome in outcomes}
     raise typer.Exit(1 if 1 in codes else 3 if 3 in codes else 0)
 

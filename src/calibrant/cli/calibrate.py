@@ -7,8 +7,9 @@ import typer
 
 from calibrant.calibrators import apply as calibrating
 from calibrant.cli.progress import progress
+from calibrant.cli.terminal import say
 from calibrant.io import files
-from calibrant.io.atomic import write_whole
+from calibrant.io.atomic import check_target, write_whole
 from calibrant.registry import CALIBRATORS
 
 
@@ -34,13 +35,13 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         raise ValueError("--out needs --apply: the rows to calibrate, other than those fitted on.")
     for target, ending in ((save, ".safetensors"), (out, ".npz"), (report, ".html")):
         if target is not None:
-            files.check_target(target, ending, [predictions, *([apply] if apply else [])])
+            check_target(target, ending, [predictions, *([apply] if apply else [])])
     fitted = files.read(predictions, ignore_index=ignore_index)
     rows = None if apply is None else files.read(apply, ignore_index=ignore_index, labelled=False)
     if rows is not None and (warning := calibrating.check_pair(fitted, rows, method)):
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     if fitted.weights is not None:
-        typer.echo("note: weights are not used; a calibrator counts every row once.", err=True)
+        say("note: weights are not used; a calibrator counts every row once.", err=True)
     with progress("calibrating", calibrating.steps(fitted, method)) as step:
         choice = calibrating.choose(fitted, method, by_group=by_group, seed=seed, on_step=step)
     then = (
@@ -48,7 +49,7 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
         if rows is None or apply is None
         else calibrating.applied(choice, fitted, rows, apply.name, by_group=by_group, seed=seed)
     )
-    typer.echo(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))  # writing may fail
+    say(calibrating.to_json(choice, then) if as_json else calibrating.text(choice, then))  # writing may fail
     if save is not None:
         choice.calibrator.save(save)
     if out is not None and then is not None:
@@ -56,4 +57,4 @@ def calibrate_command(  # noqa: PLR0913  the command names everything it takes
     if report is not None:
         write_whole(calibrating.page(choice, then, predictions.name, fitted if rows is None else rows).encode(), report)
     for written in (path for path in (save, out, report) if path is not None):
-        typer.echo(f"written: {written}", err=as_json)
+        say(f"written: {written}", err=as_json)

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.terminal import say
 from calibrant.io import files
+from calibrant.io.atomic import check_target
 from calibrant.metrics.binomial import interval
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import count, percent, plain
@@ -46,7 +48,7 @@ def certify_command(  # noqa: PLR0913  the command names everything it takes
     if SCORES.entry(score).name == ORACLE:
         raise ValueError(f"score must be known without the label; {ORACLE} is not.")
     if save is not None:
-        files.check_target(save, ".json", [predictions, *([apply] if apply else [])])
+        check_target(save, ".json", [predictions, *([apply] if apply else [])])
     rows = files.read(predictions, ignore_index=ignore_index)
     if rows.weights is not None:
         raise ValueError("weights must be left out: a guarantee counts every row once, as it was drawn.")
@@ -62,14 +64,14 @@ def certify_command(  # noqa: PLR0913  the command names everything it takes
     )
     accepted, judged = (None, None) if others is None else _applied(policy, others, score)
     if as_json:  # before writing, which may fail
-        typer.echo(_json(rows, policy, accepted, judged))
+        say(_json(rows, policy, accepted, judged))
     else:
-        typer.echo(_text(rows, policy))
+        say(_text(rows, policy))
         if others is not None and apply is not None:
-            typer.echo(f"\napplied to {apply.name}: {others.understood}\n{_told(accepted, judged)}")
+            say(f"\napplied to {apply.name}: {others.understood}\n{_told(accepted, judged)}")
     if save is not None:
         policy.save(save)
-        typer.echo(f"written: {save}", err=as_json)
+        say(f"written: {save}", err=as_json)
     raise typer.Exit(3 if not policy.feasible else 1 if judged is not None and judged.held is False else 0)
 
 

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.progress import progress
+from calibrant.cli.terminal import say
 from calibrant.cli.tour.demonstration import demonstrate
 from calibrant.cli.tour.experiments import FULL, total
-from calibrant.io.atomic import write_whole
+from calibrant.io.atomic import check_folder, write_whole
 from calibrant.records import to_json
 
 PAGE = "report.html"
@@ -28,11 +29,12 @@ def demo_command(
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"out must be a folder to write into; {str(out)!r} is a file.")
+    out.mkdir(parents=True, exist_ok=True)
+    check_folder(out)
     with progress("demo", total(out, FULL) + 1) as step:
         found = demonstrate(out, size=FULL, on_step=step)
         step("page")
         page = demo.render(found)
-    out.mkdir(parents=True, exist_ok=True)
+    say(to_json(found) if as_json else demo.text(found))  # before writing, which may fail
     write_whole(page.encode(), out / PAGE)
-    typer.echo(to_json(found) if as_json else demo.text(found))
-    typer.echo(f"written: {out / PAGE}", err=as_json)
+    say(f"written: {out / PAGE}", err=as_json)

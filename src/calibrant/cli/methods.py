@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from calibrant.io.atomic import write_whole
+from calibrant.cli.terminal import say
+from calibrant.io.atomic import check_target, write_whole
 from calibrant.losses import shapes as loss_shapes
 from calibrant.records import plain
 from calibrant.registry import ALL, Entry, nearest
@@ -36,11 +37,11 @@ def methods_command(
     entries = [e for registry in ALL if wanted in (None, registry.kind) for e in registry.entries()]
     if as_json:
         rows = [{"kind": e.kind, "name": e.name, "summary": e.summary, "reference": e.reference} for e in entries]
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        say(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     width = max((len(e.name) for e in entries), default=0)
     for entry in entries:
-        typer.echo(f"{entry.kind:<10}  {entry.name:<{width}}  {entry.summary}")
+        say(f"{entry.kind:<10}  {entry.name:<{width}}  {entry.summary}")
 
 
 def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[str], k: int | None) -> None:
@@ -54,18 +55,18 @@ def _show(names: list[str], *, as_json: bool, out: Path | None, options: list[st
     if not losses and (out or options or k is not None):
         raise ValueError(f"--out, --option and --k must come with the name of a loss; got {', '.join(names)}.")
     if out is not None:
-        sheet.check_path(out)
+        check_target(out, sheet.FORMATS)
     given = loss_shapes.read_options(losses, options)
     shapes = [loss_shapes.shape(name, own, 10 if k is None else k) for name, own in zip(losses, given, strict=True)]
     rest = iter(shapes)
     shown = [sheet.particulars(entry, next(rest) if entry.kind == "loss" else None) for entry in entries]
     if as_json:
-        typer.echo(json.dumps(plain(shown), indent=1, ensure_ascii=False))
+        say(json.dumps(plain(shown), indent=1, ensure_ascii=False))
     else:
-        typer.echo("\n\n".join(sheet.described(found, table=out is None) for found in shown))
+        say("\n\n".join(sheet.described(found, table=out is None) for found in shown))
     if out is not None:
         write_whole(sheet.encoded(sheet.loss_shape(shapes)[0], out.suffix), out)
-        typer.echo(f"written: {out}", err=as_json)
+        say(f"written: {out}", err=as_json)
 
 
 def _named(name: str) -> list[Entry]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.terminal import say
 from calibrant.metrics.evidence import measure
 from calibrant.records import Record, plain
 from calibrant.training import recipe as recipes
@@ -48,7 +49,7 @@ def train_command(  # noqa: PLR0913  the command names everything it takes
     if listed:
         width = max(map(len, recipes.names()))
         for name in recipes.names():
-            typer.echo(f"{name:<{width}}  {Recipe.read(name).about}")
+            say(f"{name:<{width}}  {Recipe.read(name).about}")
         return
     flags = {"dataset": dataset, "model": model, "epochs": epochs, "batch": batch, "lr": lr}
     changes = {name: value for name, value in flags.items() if value is not None} | _entries(entries or [])
@@ -63,14 +64,14 @@ def train_command(  # noqa: PLR0913  the command names everything it takes
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else only eight runs are on a GPU at once
     for each in {chosen.loss: chosen for chosen in runs.values()}.values():
         if each.paper and not each.loss_options and each.preset() is None:
-            typer.echo(f"note: {each.loss} is no row of {each.paper}; it has the package's own defaults.", err=True)
+            say(f"note: {each.loss} is no row of {each.paper}; it has the package's own defaults.", err=True)
     first = os.environ.get("RANK", "0") == "0"
     with _watched(runs if first else {}) as watchers:
         done = together(runs, data=data, device=device, compiled=compiled, features=features, on_epoch=watchers)
     if not first:
         return  # one rank speaks for all
     records = [record for run in done for record in _records(run)]
-    typer.echo(json.dumps(plain([asdict(r) for r in records]), indent=1) if as_json else _table(done, records))
+    say(json.dumps(plain([asdict(r) for r in records]), indent=1) if as_json else _table(done, records))
 
 
 def _entries(given: list[str]) -> dict[str, Any]:

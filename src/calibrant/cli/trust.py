@@ -8,11 +8,13 @@ import torch
 import typer
 
 from calibrant.cli.progress import progress
-from calibrant.evaluation.findings import check_path
+from calibrant.cli.terminal import say
+from calibrant.evaluation.findings import ENDINGS
 from calibrant.evaluation.ood import DEFAULT, outlier_records
 from calibrant.evaluation.trust_report import trust_report
 from calibrant.io import files
-from calibrant.io.atomic import write_arrays
+from calibrant.io.atomic import check_target, write_arrays
+from calibrant.predictions.fingerprints import warning
 from calibrant.predictions.labels import check_order
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Record, to_json
@@ -57,7 +59,7 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
     names = _names(methods)
     _check_targets(methods, {".safetensors": save, ".npz": out}, [predictions, apply, *(outside or [])])
     if report is not None:
-        check_path(report)
+        check_target(report, ENDINGS, [predictions, apply, *(outside or [])])
     _check_stems(outside or [])
     fitting = files.read(predictions, ignore_index=ignore_index)
     rows = files.read(apply, ignore_index=ignore_index)
@@ -70,12 +72,10 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
             raise ValueError(
                 f"{predictions.name} must hold features: {name} reads nothing else. Or name another --method."
             )
-    if out is not None and rows.fingerprint == fitting.fingerprint:
-        raise ValueError(
-            f"{apply.name} must hold other rows than {predictions.name} for --out: those fitted on flatter."
-        )
+    if out is not None and (seen := warning(rows.known((fitting.fingerprint,)), len(rows), "the trust predictor")):
+        raise ValueError(f"{apply.name} must hold other rows than {predictions.name} for --out; {seen}")
     if fitting.weights is not None:
-        typer.echo("note: weights are not used in fitting; a predictor counts every row once.", err=True)
+        say("note: weights are not used in fitting; a predictor counts every row once.", err=True)
     with progress("fitting", 2 * len(names) + 1) as step:
         fitted = {name: _fit(name, fitting, step) for name in names}
         judged = {name: predictor.judge(rows) for name, predictor in fitted.items()}
@@ -88,10 +88,10 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
             outliers=_outliers(rows, others, fitted, level, seed) if others else (),
             on_step=step,
         )
-    typer.echo(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
+    say(to_json(found.findings) if as_json else str(found))  # before writing, which may fail
     for name, predictor in fitted.items():
         for note in predictor.fitted.notes:
-            typer.echo(f"note: {name}: {note}", err=as_json)
+            say(f"note: {name}: {note}", err=as_json)
     if report is not None:
         found.save(report)
     if save is not None:
@@ -99,7 +99,7 @@ def trust_command(  # noqa: PLR0913  the command names everything it takes
     if out is not None:
         _write(judged[names[0]], out)
     for written in (path for path in (report, save, out) if path is not None):
-        typer.echo(f"written: {written}", err=as_json)
+        say(f"written: {written}", err=as_json)
     undecided = next(record.value for record in found.records if record.metric == "failure_auroc")
     raise typer.Exit(3 if undecided != undecided else 0)  # NaN: nothing to rank
 
@@ -125,7 +125,7 @@ def _check_targets(methods: list[str] | None, targets: dict[str, Path | None], i
         if len(set(methods or [])) != 1:
             option = "--save" if ending == ".safetensors" else "--out"
             raise ValueError(f"{option} needs exactly one --method; got {len(set(methods or [])) or 'none'}.")
-        files.check_target(target, ending, inputs)
+        check_target(target, ending, inputs)
 
 
 def _check_stems(paths: list[Path]) -> None:
@@ -155,12 +155,12 @@ def _check(fitting: Predictions, name: str, rows: Predictions, other: str) -> No
     if fitting.has_features and not rows.has_features:
         raise ValueError(f"{other} must hold features, as {name} does; or leave them out of both.")
     if warning := check_order(fitting.classes, rows.classes, fitting.logits.shape[1], other):
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _fit(name: str, rows: Predictions, on_step: Callable[[str], None]) -> TrustPredictor:
     on_step(name)
-    found: TrustPredictor = TRUST[name].fit(rows.logits, rows.labels, rows.features if rows.has_features else None)
+    found: TrustPredictor = TRUST[name].fit(rows)
     return found
 
 

@@ -14,7 +14,8 @@ from scipy.special import bdtr, bdtrc
 from calibrant.evaluation import advice
 from calibrant.evaluation.findings import Report
 from calibrant.metrics import curves
-from calibrant.metrics.evidence import floor, interval, measure
+from calibrant.metrics.evidence import check_resampling, floor, interval, measure
+from calibrant.predictions.fingerprints import warning
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Array, float64, repetitions
 from calibrant.records import Curve, Findings, Record
@@ -68,7 +69,7 @@ def audit(
     noise floor (200; fewer, but at least 100, above 100 000 rows); ``model`` and ``dataset`` are written into the
     records; ``on_step`` is called with each metric before it is computed. Predictions that a calibrator made
     (``calibrator.calibrate(predictions)``) know the rows it was fitted on; ``fitted_on=calibrator.fitted.rows`` says
-    it of others: if these are the same rows, the audit says that its numbers are optimistic.
+    it of others: if these rows, or some of them, are among those, the audit says that its numbers are optimistic.
 
     Example:
         >>> p = Predictions(confidence=torch.full((200,), 0.9), correct=torch.arange(200) % 4 > 0)
@@ -80,12 +81,14 @@ def audit(
     if predictions.rows.correct is None:
         raise ValueError("labels are needed for an audit; these predictions have none.")
     draws = max(100, min(200, 20_000_000 // len(predictions))) if resamples is None else resamples
+    check_resampling(level, draws, seed)
     found = tuple(
         replace(record, model=model, dataset=dataset)
         for record in _records(predictions, level, draws, seed, on_step or (lambda name: None))
     )
     notes = predictions.notes
-    seen = predictions.fingerprint in (*predictions.fitted_on, *fitted_on)
+    who = "the trust predictor" if predictions.k is None else "the calibrator"
+    seen = warning(predictions.known(fitted_on), len(predictions), who)
     certified = None if seen else _certified(predictions)
     risk = curves.risk_coverage(predictions, through=None if certified is None else certified.coverage)
     by_margin = predictions.k is not None and len(predictions) >= ENOUGH
@@ -101,11 +104,7 @@ def audit(
         curves.roc(predictions),
     )
     if seen:
-        which = "trust predictor" if predictions.k is None else "calibrator"
-        notes = (
-            f"these {len(predictions)} rows are the rows the {which} was fitted on; its numbers are optimistic.",
-            *notes,
-        )
+        notes = (seen, *notes)
     base = Findings(predictions.understood, "", notes, (), found, shapes)
     told = replace(base, verdict=advice.verdict(base))
     return Audit(replace(told, advice=advice.next_steps(told, predictions, certified)))

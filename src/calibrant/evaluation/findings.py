@@ -4,8 +4,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.io.atomic import write_whole
+from calibrant.io.atomic import check_target, write_whole
 from calibrant.records import Findings, Record, to_json
+
+ENDINGS = (".html", ".json")
 
 
 @dataclass(frozen=True)
@@ -34,20 +36,9 @@ class Report(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write a self-contained page to ``*.html``, or everything as JSON to ``*.json``, completely or not at all."""
-        path = check_path(Path(path))
+        path = check_target(Path(path), ENDINGS)
         text = to_json(self.findings) if path.suffix == ".json" else self.page()
         write_whole(text.encode(), path)
 
     def __str__(self) -> str:
         return self.text()
-
-
-def check_path(path: Path) -> Path:
-    """Refuse a path that a report cannot be saved to, before the work starts."""
-    if path.suffix not in (".html", ".json"):
-        raise ValueError(f"path must end in .html or .json; got {path.name!r}.")
-    if path.is_dir():
-        raise ValueError(f"path must be a file to write; {str(path)!r} is a folder.")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"path must lie in a folder that exists; {str(path.parent)!r} does not.")
-    return path

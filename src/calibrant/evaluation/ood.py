@@ -10,6 +10,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from calibrant.metrics.evidence import check_resampling
 from calibrant.predictions import checks
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Vector, float64
@@ -65,10 +66,7 @@ def outlier_records(
     """
     if not isinstance(outside, Mapping) or not outside:
         raise ValueError("outside must map at least one name to rows out of distribution; got none.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1); got {level}.")
-    if resamples < 20:
-        raise ValueError(f"resamples must be at least 20; got {resamples}.")
+    check_resampling(level, resamples, seed)
     found: list[Record] = []
     for name, other in outside.items():
         for method, here, there in _scored(inside, other, scores, f"outside[{name!r}]"):

@@ -13,7 +13,8 @@ from calibrant.evaluation.findings import Report
 from calibrant.metrics import curves
 from calibrant.metrics.binomial import clopper_pearson
 from calibrant.metrics.delong import paired_auroc
-from calibrant.metrics.evidence import Comparison, compare, interval, measure
+from calibrant.metrics.evidence import Comparison, check_resampling, compare, interval, measure
+from calibrant.predictions.fingerprints import warning
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import float64
 from calibrant.records import Curve, Findings, Record, count
@@ -94,6 +95,7 @@ def trust_report(  # noqa: PLR0913  the report names everything it takes
         'knows tells right from wrong better than max-softmax: AUROC 100.0 against 51.0,'
     """
     below, told = distrust_below or {}, on_step or (lambda name: None)
+    check_resampling(level, 100 if resamples is None else resamples, seed)
     _check(judged, baseline, "judged")
     _check_names(shifted or {}, "shifted", "a shift to predictors judged on its rows")
     for name, found in (shifted or {}).items():
@@ -229,9 +231,8 @@ def _notes(places: Mapping[str, Judged]) -> tuple[str, ...]:
         for place, (name, p) in enumerate(judged.items()):
             if place == 1 and (few := _too_few(*_sides(p))):  # one alone is compared with nothing
                 found.append(f"{few}{suffix}")
-            if p.fingerprint in p.fitted_on:
-                rows = f"these {count(len(p))} rows are the rows {name} was fitted on"
-                found.append(f"{rows}; its numbers are optimistic.{suffix}")
+            if seen := warning(p.known(), len(p), name):
+                found.append(f"{seen}{suffix}")
             if len(p) > 1 and bool((p.confidence == p.confidence[0]).all()):
                 value = float(p.confidence[0])
                 found.append(f"{name} gives every row the same confidence ({value:.3g}): it ranks nothing.{suffix}")

@@ -20,6 +20,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from calibrant.io.atomic import write_whole
+from calibrant.io.entries import entry, parsed
 from calibrant.records import versions
 from calibrant.registry import CALIBRATORS, TRUST
 
@@ -44,8 +45,9 @@ class Contents:
 class Kind:
     """A kind of file: how it is told from others, and how the class of what it holds is found by name.
 
-    ``noun`` is for sentences. The class has a ``story``, the dataclass of its fit, and ``rebuilt``, which makes one
-    from contents and tries it: contents that pass every check here may still not suit the method.
+    ``noun`` is for sentences. The class has a ``story``, the dataclass of its fit, ``infinite``, the names of tensors
+    that may hold infinity, and ``rebuilt``, which makes one from contents and tries it: contents that pass every check
+    here may still not suit the method.
     """
 
     format: str
@@ -136,9 +138,9 @@ def _told(header: bytes, kinds: Sequence[Kind], path: Path) -> tuple[dict[str, A
     """Return the JSON text as a dict, if the file is of one of these kinds and not of a later version."""
     nouns = " or ".join(f"a {kind.noun}" for kind in kinds)
     try:
-        record = json.loads(json.loads(header)["__metadata__"][KEY])
+        record = parsed(parsed(header)["__metadata__"][KEY])
         told = record["format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         told = None
     if type(told) is not str:
         raise ValueError(f"{path} must hold {nouns}, written by its save; it is damaged, or from another program.")
@@ -158,13 +160,13 @@ def _told(header: bytes, kinds: Sequence[Kind], path: Path) -> tuple[dict[str, A
 def _opened(blob: bytes, record: dict[str, Any], kind: Kind, path: Path) -> Any:
     check_seal(blob, record.get("digest"), path)
     try:
-        name = _entry(record, "method", str)
+        name = entry(record, "method", str)
         method = kind.method(name)
         contents = Contents(
             name,
-            _state(tensors_of(blob), _entry(record, "tensors", dict)),
-            _decoded(_entry(record, "settings", dict)),
-            _story(_decoded(_entry(record, "fit", dict)), method.story),
+            _state(tensors_of(blob), entry(record, "tensors", dict), method.infinite),
+            _decoded(entry(record, "settings", dict)),
+            _story(_decoded(entry(record, "fit", dict)), method.story),
         )
         return method.rebuilt(contents)
     except REFUSALS as error:
@@ -180,18 +182,15 @@ def _digest(blob: bytes, own: str) -> str:
     return whole.hexdigest()
 
 
-def _entry(record: dict[str, Any], name: str, kind: type) -> Any:
-    if type(record.get(name)) is not kind:
-        raise TypeError(f"{name} must be a {kind.__name__}; got {record.get(name)!r:.100}")
-    return record[name]
-
-
-def _state(tensors: dict[str, Tensor], told: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors in the order they had, if they are those that were saved."""
+def _state(tensors: dict[str, Tensor], told: dict[str, Any], infinite: Sequence[str]) -> dict[str, Tensor]:
+    """Return the tensors in the order they had, if they are those that were saved and their numbers are finite."""
     for name in (*told, *tensors):
         given = list(tensors[name].shape) if name in tensors else "none"
         if given != told.get(name):
             raise ValueError(f"tensor {name!r} must have shape {told.get(name, 'none')}; got {given}")
+        odd = tensors[name].isnan() if name in infinite else ~tensors[name].isfinite()
+        if bool(odd.any()):
+            raise ValueError(f"tensor {name!r} must be finite; it holds {float(tensors[name][odd][0])}")
     return {name: tensors[name] for name in told}
 
 

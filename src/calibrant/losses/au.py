@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.losses.confidence import confidence_of, has_unit_range, ranks, unit_confidence_of
-from calibrant.losses.functional import count, true_nll
+from calibrant.losses.functional import check_batch, count, true_nll
 from calibrant.predictions.types import Confidence, Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -75,6 +75,7 @@ class AU(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row."""
+        check_batch(logits, labels)
         s = unit_confidence_of(logits, self.confidence)
         s = s.detach() + self.weight_gradient * (s - s.detach())
         nu = _usual(self.confidence, logits.shape[1]) if self.nu is None else self.nu

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from calibrant.losses.confidence import confidence_of, ranks
-from calibrant.losses.functional import true_nll
+from calibrant.losses.functional import check_batch, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -36,6 +36,7 @@ def aurc(
     """
     if weighting not in ("em", "ln", "sele"):
         raise ValueError(f"weighting must be em, ln or sele; got {weighting!r}.")
+    check_batch(logits, labels)
     nll = true_nll(logits, labels)
     n, place = len(nll), ranks(confidence_of(logits.detach(), confidence))
     if weighting == "em":

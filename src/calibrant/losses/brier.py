@@ -1,6 +1,6 @@
 """Brier loss."""
 
-from calibrant.losses.functional import picked
+from calibrant.losses.functional import check_batch, picked
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -20,6 +20,7 @@ def brier(logits: Logits, labels: Labels) -> PerSample:
         >>> brier(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         tensor([0.1848])
     """
+    check_batch(logits, labels)
     probs = widened(logits).softmax(1)
     true = picked(probs, labels)
     # (1 - p_y)^2 plus the squares of the others, to avoid cancellation near p_y = 1

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from calibrant.losses.distributed import spread
-from calibrant.losses.functional import check_shapes, transformed
+from calibrant.losses.functional import check_batch, transformed
 from calibrant.predictions.types import widened
 
 
@@ -53,7 +53,7 @@ def compiled_call(criterion: Any, options: Mapping[str, Any]) -> Callable[..., T
     quick = torch.compile(both, **_with_cse(options))
 
     def call(logits: Any, labels: Any, rows: Tensor | None = None) -> Tensor:
-        check_shapes(logits, labels)
+        check_batch(logits, labels)
         wrong = len(logits) == 0 or (rows is None and criterion.needs_rows)  # eager raises the clearer error
         if wrong or criterion.loss is not loss or not _applies(criterion, logits):
             return criterion.forward(logits, labels, rows)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.losses.functional import count, picked, surest
+from calibrant.losses.functional import check_batch, count, picked, surest
 from calibrant.predictions.types import Confidence, Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -40,6 +40,7 @@ class CorrectnessRanking(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels, rows: Labels) -> PerSample:
         """Return the loss of each row, and in train mode count it."""
+        check_batch(logits, labels)
         logp = widened(logits).log_softmax(1)
         sure, correct = surest(logp, labels)
         known = self.counts[rows].to(sure.dtype)

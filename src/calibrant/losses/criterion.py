@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from calibrant.losses.compiled import compiled_call
 from calibrant.losses.distributed import joined, spread
-from calibrant.losses.functional import check_shapes, check_values
+from calibrant.losses.functional import check_batch, check_values
 from calibrant.losses.presets import PRESETS
+from calibrant.predictions import scalars
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Confidence, Correct
 from calibrant.records import Curve
@@ -70,11 +71,10 @@ class Criterion(nn.Module):
         if weight != 1 and (penalty is None or several):
             raise ValueError(f"weight must come with one penalty; got {weight}. For several, map each to its weight.")
         terms = dict(penalty) if isinstance(penalty, Mapping) else {} if penalty is None else {penalty: weight}
+        terms = {term: scalars.real(times, "weight") for term, times in terms.items()}
         self.reduction, self.across_ranks, self.debug = reduction, across_ranks, debug
         self.loss = _build(LOSSES, loss, options or {})
-        self.penalties = [
-            (_build(PENALTIES, term, penalty_options or {}), float(times)) for term, times in terms.items()
-        ]
+        self.penalties = [(_build(PENALTIES, term, penalty_options or {}), times) for term, times in terms.items()]
         # a penalty that is a module moves and is saved with the rest
         self.modules_of_penalties = nn.ModuleList(term for term, _ in self.penalties if isinstance(term, nn.Module))
         self._facts = _facts_of(self.loss)
@@ -122,7 +122,7 @@ class Criterion(nn.Module):
 
     def valued(self, loss: Any, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the same with another loss in place of the criterion's own."""
-        check_shapes(logits, labels)
+        check_batch(logits, labels)
         if self.debug:
             check_values(logits, labels)
         labels = labels.long()
@@ -263,13 +263,15 @@ def _build(registry: Registry, method: Method, options: Mapping[str, Any]) -> An
     for name, parameter in parameters.items():
         if inspect.isclass(found) and parameter.default is parameter.empty and name not in options:
             raise ValueError(f"options of {method!r} must have {name!r}; got {dict(options)}.")
+    options = {name: scalars.option(value, name, parameters[name].annotation) for name, value in options.items()}
     try:
         if inspect.isclass(found):
             return found(**options)
         bound = partial(found, **options) if options else found
         bound(torch.zeros(2, 3), torch.tensor([0, 1]))  # raises for a wrong value now, not in the first step
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {error}.") from None
+    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")[:200]
+        raise ValueError(f"options of {method!r} must be numbers and words as in its signature; {reason}.") from None
     return bound
 
 

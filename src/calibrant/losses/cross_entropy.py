@@ -1,6 +1,6 @@
 """Cross-entropy."""
 
-from calibrant.losses.functional import true_nll
+from calibrant.losses.functional import check_batch, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -20,4 +20,5 @@ def cross_entropy(logits: Logits, labels: Labels) -> PerSample:
         >>> cross_entropy(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         tensor([0.4170])
     """
+    check_batch(logits, labels)
     return true_nll(logits, labels)

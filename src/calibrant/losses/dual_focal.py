@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import missing
+from calibrant.losses.functional import check_batch, missing
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -35,6 +35,7 @@ def dual_focal(
     """
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}.")
+    check_batch(logits, labels)
     logp = widened(logits).log_softmax(1)
     rival = _rival(logp.detach(), labels, competitor)
     both = logp.gather(1, torch.stack([labels, rival.indices], 1))

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from calibrant.losses.focal_family import powered
-from calibrant.losses.functional import missing, true_nll
+from calibrant.losses.functional import check_batch, missing, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample
 from calibrant.registry import LOSSES
 
@@ -30,6 +30,7 @@ def focal(logits: Logits, labels: Labels, *, gamma: float | Tensor = 3.0, detach
     if gamma < 0:
         raise ValueError(f"gamma must not be negative; got {gamma}. For a negative power see inverse_focal.")
     if detach_weight or isinstance(gamma, Tensor):
+        check_batch(logits, labels)
         nll = true_nll(logits, labels)
         weight = missing(nll) ** gamma
         return (weight.detach() if detach_weight else weight) * nll

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import check_shapes, transformed, true_nll
+from calibrant.losses.functional import check_batch, transformed, true_nll
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 
 Power = Callable[[Tensor], Tensor | float]
@@ -32,7 +32,7 @@ def powered(logits: Logits, labels: Labels, power: Power) -> PerSample:
         >>> powered(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]), lambda nll: 3.0)
         tensor([0.0165])
     """
-    check_shapes(logits, labels)
+    check_batch(logits, labels)
     if transformed():
         return _step_by_step(logits, labels, power)
     return _Powered.apply(logits, labels.long(), power)  # type: ignore[no-untyped-call]

@@ -61,7 +61,7 @@ def top(logits: Logits, labels: Labels) -> tuple[Confidence, Correct]:
         >>> top(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]))
         (tensor([0.6590]), tensor([True]))
     """
-    check_shapes(logits, labels)
+    check_batch(logits, labels)
     predicted = logits.detach().argmax(1)
     return (-true_nll(logits, predicted)).exp(), predicted == labels
 
@@ -99,8 +99,8 @@ def count(counts: Tensor, values: Tensor, rows: Labels | None = None) -> None:
         counts.add_(values) if rows is None else counts.index_add_(0, rows, values)
 
 
-def check_shapes(logits: Any, labels: Any) -> None:
-    """Check types and shapes, which costs nothing."""
+def check_batch(logits: Any, labels: Any) -> None:
+    """Check types and shapes, and on a CPU that labels are classes; on a GPU that would wait for the device."""
     for name, values in (("logits", logits), ("labels", labels)):
         if not isinstance(values, Tensor):
             raise TypeError(f"{name} must be a tensor; got {type(values).__name__}. torch.as_tensor makes one.")
@@ -114,14 +114,23 @@ def check_shapes(logits: Any, labels: Any) -> None:
             f"labels must be class numbers of shape ({len(logits)},); got {labels.dtype} of shape "
             f"{tuple(labels.shape)}. For one-hot rows pass labels.argmax(1)."
         )
+    if labels.device.type == "cpu" and len(labels) and not transformed():
+        check_labels(labels, logits.shape[1])
+
+
+def check_labels(labels: Tensor, k: int) -> None:
+    """Check that every label is a class."""
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= k:
+        wrong = labels[(labels < 0) | (labels >= k)]
+        raise ValueError(
+            f"labels must lie in 0 to {k - 1}; got {int(wrong[0])}. Leave out ignored rows before the loss."
+        )
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
     """Check every label and logit; a logit of -inf is an impossible class."""
-    k = logits.shape[1]
-    if bool(((labels < 0) | (labels >= k)).any()):
-        wrong = int(labels[(labels < 0) | (labels >= k)][0])
-        raise ValueError(f"labels must lie in 0 to {k - 1}; got {wrong}. Leave out ignored rows before the loss.")
+    check_labels(labels, logits.shape[1])
     wild = (logits.isnan() | logits.isposinf()).any(1)
     if bool(wild.any()):
         raise ValueError(f"logits must be finite; row {int(wild.nonzero()[0])} is not. The step before has diverged.")

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch.nn.functional as F
 
-from calibrant.losses.functional import IGNORE_NONE
+from calibrant.losses.functional import IGNORE_NONE, check_batch
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -29,6 +29,7 @@ def label_smoothing(
         >>> label_smoothing(torch.tensor([[2.0, 1.0, 0.1]]), torch.tensor([0]), alpha=0.1)
         tensor([0.5137])
     """
+    check_batch(logits, labels)
     k = logits.shape[1]
     if convention not in ("uniform", "k_minus_1"):
         raise ValueError(f"convention must be uniform or k_minus_1; got {convention!r}.")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.losses.distributed import add_up
-from calibrant.losses.functional import bounded, picked
+from calibrant.losses.functional import bounded, check_batch, picked
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -50,6 +50,7 @@ class OnlineLabelSmoothing(nn.Module):
 
     def forward(self, logits: Logits, labels: Labels) -> PerSample:
         """Return the loss of each row, and in train mode add up the correct ones."""
+        check_batch(logits, labels)
         if logits.shape[1] != len(self.counts):
             raise ValueError(f"logits must have k = {len(self.counts)} columns; got {logits.shape[1]}.")
         logp = widened(logits).log_softmax(1)

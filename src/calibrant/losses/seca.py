@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import bounded, picked
+from calibrant.losses.functional import bounded, check_batch, picked
 from calibrant.predictions.types import Labels, Logits, PerSample, widened
 from calibrant.registry import LOSSES
 
@@ -30,6 +30,7 @@ def seca(logits: Logits, labels: Labels, *, detach_mean: bool = True) -> PerSamp
         >>> seca(torch.tensor([[2.0, 1.0, 0.1], [0.5, 1.0, 0.2]]), torch.tensor([0, 0]))
         tensor([1.4998, 2.3067])
     """
+    check_batch(logits, labels)
     logp = widened(logits).log_softmax(1)
     near = class_sums(logp.detach().exp() if detach_mean else logp.exp(), labels)
     # probabilities of a row sum to 1, so those of its class sum to the number of its rows

@@ -4,6 +4,8 @@ import numpy as np
 import torch
 
 from calibrant.metrics.bins import EDGE, Convention, Index, Scheme, assign
+from calibrant.metrics.inputs import metric
+from calibrant.predictions import scalars
 from calibrant.predictions.types import (
     Confidence,
     Correct,
@@ -15,7 +17,6 @@ from calibrant.predictions.types import (
     repetitions,
     widened,
 )
-from calibrant.registry import METRICS
 
 SLICE = 65_536  # rows at a time: the temporaries of a slice stay in cache
 
@@ -52,7 +53,7 @@ def _gaps(
     return gap, count, total
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@metric(better="lower", range=(0.0, 1.0), family="calibration")
 def top_label_ece(
     confidence: Confidence,
     correct: Correct,
@@ -83,7 +84,7 @@ def top_label_ece(
     return float(np.abs(gap).sum() / total)
 
 
-@METRICS.register(better="lower", range=(-1.0, 1.0), family="calibration")
+@metric(better="lower", range=(-1.0, 1.0), family="calibration")
 def ece_excess(
     confidence: Confidence,
     correct: Correct,
@@ -111,7 +112,7 @@ def ece_excess(
     return float((np.abs(gap) - np.sqrt(2 / np.pi * variance)).sum() / w.sum())
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@metric(better="lower", range=(0.0, 1.0), family="calibration")
 def mce(
     confidence: Confidence,
     correct: Correct,
@@ -138,7 +139,7 @@ def mce(
     return float((np.abs(gap[kept]) / count[kept]).max(initial=0.0))
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@metric(better="lower", range=(0.0, 1.0), family="calibration")
 def binary_ece(
     probs: Probs,
     labels: Labels,
@@ -166,7 +167,7 @@ def binary_ece(
     return top_label_ece(probs[:, 1], labels == 1, bins=bins, scheme=scheme, convention=convention, weights=weights)
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration")
+@metric(better="lower", range=(0.0, 1.0), family="calibration")
 def classwise_ece(
     probs: Probs,
     labels: Labels,
@@ -214,8 +215,7 @@ def _width_gaps(probs: Probs, labels: Labels, bins: int, weights: Weights | None
     A row has at most M - 1 probabilities above 1/M. Only those are placed one by one; the lowest bin is what is left
     of the column's sum.
     """
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1; got {bins}.")
+    bins = scalars.bins(bins)
     n, k = probs.shape
     w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double().cpu()
     gap = torch.zeros(k * bins, dtype=torch.float64)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrant.predictions import scalars
 from calibrant.predictions.types import Vector
 
 Scheme = Literal["width", "mass"]
@@ -40,10 +41,8 @@ def assign(
         >>> assign(np.array([0.0, 0.5, 0.51, 1.0]), bins=2)[0]
         array([0, 0, 1, 1])
     """
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1; got {bins}.")
-    if scheme not in get_args(Scheme):
-        raise ValueError(f"scheme must be 'width' or 'mass'; got {scheme!r}.")
+    bins = scalars.bins(bins)
+    scalars.one_of(scheme, "scheme", get_args(Scheme))
     key = (scheme, convention)
     if key == ("mass", "calibrant"):
         return _equal_mass(values, bins, weights)

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import xlog1py, xlogy
 
+from calibrant.metrics.inputs import metric
 from calibrant.metrics.proper import mean
 from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
-from calibrant.registry import METRICS
 
 Score = Literal["brier", "log"]
 
@@ -43,8 +43,6 @@ def _split(
 ) -> tuple[float, float, float]:
     values, weight, rate, fitted = isotonic(confidence, correct, weights)
     overall = np.full_like(values, (weight * rate).sum() / weight.sum())
-    if score not in _SCORES:
-        raise ValueError(f"score must be 'brier' or 'log'; got {score!r}.")
     given, best, base = (
         float((weight * _SCORES[score](p, rate)).sum() / weight.sum()) for p in (values, fitted, overall)
     )
@@ -63,7 +61,7 @@ def _log(p: Vector, rate: Vector) -> Vector:
 _SCORES = {"brier": _brier, "log": _log}
 
 
-@METRICS.register(better="lower", range=(0.0, float("inf")), family="proper")
+@metric(better="lower", range=(0.0, float("inf")), family="proper")
 def corp_miscalibration(
     confidence: Confidence, correct: Correct, *, score: Score = "brier", weights: Weights | None = None
 ) -> float:
@@ -82,7 +80,7 @@ def corp_miscalibration(
     return _split(confidence, correct, score, weights)[0]
 
 
-@METRICS.register(better="higher", range=(0.0, float("inf")), family="proper")
+@metric(better="higher", range=(0.0, float("inf")), family="proper")
 def corp_discrimination(
     confidence: Confidence, correct: Correct, *, score: Score = "brier", weights: Weights | None = None
 ) -> float:
@@ -99,7 +97,7 @@ def corp_discrimination(
     return _split(confidence, correct, score, weights)[1]
 
 
-@METRICS.register(better="neither", range=(0.0, float("inf")), family="proper")
+@metric(better="neither", range=(0.0, float("inf")), family="proper")
 def corp_uncertainty(
     confidence: Confidence, correct: Correct, *, score: Score = "brier", weights: Weights | None = None
 ) -> float:
@@ -116,7 +114,7 @@ def corp_uncertainty(
     return _split(confidence, correct, score, weights)[2]
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="proper")
+@metric(better="lower", range=(0.0, 1.0), family="proper")
 def top_label_brier(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Brier score of the confidence as a forecast of being right.
 

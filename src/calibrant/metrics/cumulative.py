@@ -9,8 +9,8 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
+from calibrant.metrics.inputs import metric
 from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
-from calibrant.registry import METRICS
 
 
 def _walk(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[Vector, float, float]:
@@ -22,7 +22,7 @@ def _walk(confidence: Confidence, correct: Correct, weights: Weights | None) -> 
     return walk, float((w * c * (1 - c)).sum()), float(w.sum())
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
+@metric(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def ks_error(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Kolmogorov-Smirnov calibration error: the largest running sum of confidence - correctness.
 
@@ -40,7 +40,7 @@ def ks_error(confidence: Confidence, correct: Correct, *, weights: Weights | Non
     return float(np.abs(walk).max() / n)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="test")
+@metric(better="higher", range=(0.0, 1.0), family="test")
 def ks_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""P-value of `ks_error` under perfect calibration.
 
@@ -64,7 +64,7 @@ def ks_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights | No
     return float(np.clip(4 * ((-1.0) ** j * ndtr(-(2 * j + 1) * x)).sum(), 0, 1))
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
+@metric(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def kuiper_error(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Kuiper calibration error: the range of the running sum of confidence - correctness.
 
@@ -82,7 +82,7 @@ def kuiper_error(confidence: Confidence, correct: Correct, *, weights: Weights |
     return float((max(walk.max(), 0.0) - min(walk.min(), 0.0)) / n)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="test")
+@metric(better="higher", range=(0.0, 1.0), family="test")
 def kuiper_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""P-value of `kuiper_error` under perfect calibration.
 
@@ -110,7 +110,7 @@ def _standardised(sum_: float, variance: float) -> float:
     return sum_ / math.sqrt(variance)
 
 
-@METRICS.register(better="zero", range=(-math.inf, math.inf), family="test")
+@metric(better="zero", range=(-math.inf, math.inf), family="test")
 def spiegelhalter_z(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Spiegelhalter's z: the top-label Brier score against its expectation under calibration, in standard deviations.
 
@@ -133,7 +133,7 @@ def spiegelhalter_z(confidence: Confidence, correct: Correct, *, weights: Weight
     return float((w * (a - c) * (1 - 2 * c)).sum() / np.sqrt(variance))
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="test")
+@metric(better="higher", range=(0.0, 1.0), family="test")
 def spiegelhalter_pvalue(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Two-sided p-value of `spiegelhalter_z` under perfect calibration.
 

@@ -6,12 +6,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from calibrant.metrics.inputs import metric
 from calibrant.metrics.proper import mean
 from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="neither", range=(0.0, 1.0), family="direction", mean_of="confidence")
+@metric(better="neither", range=(0.0, 1.0), family="direction", mean_of="confidence")
 def mean_confidence(confidence: Confidence, *, weights: Weights | None = None) -> float:
     r"""Mean confidence: the accuracy that the model promises.
 
@@ -26,7 +26,7 @@ def mean_confidence(confidence: Confidence, *, weights: Weights | None = None) -
     return mean(confidence, weights)
 
 
-@METRICS.register(better="zero", range=(-1.0, 1.0), family="direction")
+@metric(better="zero", range=(-1.0, 1.0), family="direction")
 def signed_gap(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Mean confidence minus accuracy: positive is over-confident.
 
@@ -43,7 +43,7 @@ def signed_gap(confidence: Confidence, correct: Correct, *, weights: Weights | N
     return mean(confidence.double() - correct.double(), weights)
 
 
-@METRICS.register(better="one", range=(-math.inf, math.inf), family="direction")
+@metric(better="one", range=(-math.inf, math.inf), family="direction")
 def calibration_slope(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Slope of the logistic recalibration of the confidence: below 1, confidences are too extreme.
 
@@ -71,7 +71,7 @@ def calibration_slope(confidence: Confidence, correct: Correct, *, weights: Weig
     return slope / spread
 
 
-@METRICS.register(better="zero", range=(-math.inf, math.inf), family="direction")
+@metric(better="zero", range=(-math.inf, math.inf), family="direction")
 def calibration_intercept(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Intercept of the logistic recalibration at slope 1: negative is over-confident.
 

@@ -4,12 +4,12 @@ import math
 
 import torch
 
+from calibrant.metrics.inputs import metric
 from calibrant.metrics.proper import mean
 from calibrant.predictions.types import Labels, Probs, Weights
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="neither", range=(0.0, math.inf), family="dynamics", mean_of="entropy")
+@metric(better="neither", range=(0.0, math.inf), family="dynamics", mean_of="entropy")
 def mean_entropy(probs: Probs, *, weights: Weights | None = None) -> float:
     r"""Mean entropy of the probabilities, in nats.
 
@@ -24,7 +24,7 @@ def mean_entropy(probs: Probs, *, weights: Weights | None = None) -> float:
     return mean(torch.special.entr(probs.double()).sum(1).cpu(), weights)
 
 
-@METRICS.register(better="neither", range=(0.0, math.inf), family="dynamics")
+@metric(better="neither", range=(0.0, math.inf), family="dynamics")
 def class_kl(probs: Probs, labels: Labels, *, leave_out: bool = True, weights: Weights | None = None) -> float:
     r"""Mean divergence of a row's probabilities from the mean of the other rows of its class.
 
@@ -52,7 +52,7 @@ def class_kl(probs: Probs, labels: Labels, *, leave_out: bool = True, weights: W
     return mean(divergence.sum(1).clamp(min=0).cpu(), w[kept].cpu())
 
 
-@METRICS.register(better="neither", range=(0.0, 1.0), family="dynamics")
+@metric(better="neither", range=(0.0, 1.0), family="dynamics")
 def class_cosine(probs: Probs, labels: Labels, *, weights: Weights | None = None) -> float:
     r"""Mean cosine similarity between a row's probabilities and the mean of its class, the row included.
 

@@ -40,7 +40,9 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from calibrant.metrics.binomial import clopper_pearson
+from calibrant.metrics.inputs import unchecked
 from calibrant.metrics.proper import mean
+from calibrant.predictions import scalars
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Array, Vector, float64, repetitions
 from calibrant.registry import METRICS, Entry
@@ -87,7 +89,8 @@ def measure(metric: Metric, predictions: Predictions, *, options: Options = None
         >>> measure("accuracy", Predictions(confidence=[0.9, 0.8], correct=[True, False]))
         0.5
     """
-    return _on_rows(metric, predictions, options)(None)
+    with unchecked():  # Predictions checked their rows
+        return _on_rows(metric, predictions, options)(None)
 
 
 def interval(
@@ -106,9 +109,9 @@ def interval(
         >>> found.low < 0.5 < found.high
         True
     """
-    _check(level, resamples, seed)
+    check_resampling(level, resamples, seed)
     of_rows = _on_rows(metric, predictions, options)
-    value = of_rows(None)
+    value = measure(metric, predictions, options=options)
     counted = _successes(metric, predictions)
     if counted is not None:
         low, high = (float(b[0]) for b in clopper_pearson(np.array([counted]), np.array([len(predictions)]), level))
@@ -134,6 +137,8 @@ def floor(
         >>> floor("top_label_ece", p).p < 0.01
         True
     """
+    scalars.seed(seed)
+    scalars.whole(draws, "draws", least=1)
     entry = _registered(metric)
     value = measure(metric, predictions, options=options)
     null = _null_values(entry, predictions, options, draws, seed)
@@ -166,14 +171,15 @@ def compare(
         >>> round(compare("top_label_ece", a, b).difference, 6)
         0.3
     """
-    _check(level, resamples, seed)
+    check_resampling(level, resamples, seed)
     _same_rows(first, second)
     one, two = _on_rows(metric, first, options), _on_rows(metric, second, options)
 
     def difference(rows: Array | None) -> float:
         return one(rows) - two(rows)
 
-    value = difference(None)
+    with unchecked():
+        value = difference(None)
     low, high = _bounds(value, _bootstrap(difference, first, resamples, seed), level)
     exchanged = _swapped(metric, first, second, options, resamples, seed)
     extreme = np.sum(np.abs(exchanged[~np.isnan(exchanged)]) >= abs(value) - 1e-12)
@@ -194,13 +200,11 @@ def _range(metric: Metric, options: Options) -> tuple[float, float]:
     return special or facts.get("range", (-np.inf, np.inf))
 
 
-def _check(level: float, resamples: int, seed: int) -> None:
-    if seed < 0:
-        raise ValueError(f"seed must not be negative; got {seed}.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1); got {level}.")
-    if resamples < 20:
-        raise ValueError(f"resamples must be at least 20; got {resamples}.")
+def check_resampling(level: Any, resamples: Any, seed: Any) -> None:
+    """Refuse a level outside of (0, 1), fewer than 20 resamples, or a negative seed."""
+    scalars.seed(seed)
+    scalars.share(level, "level")
+    scalars.whole(resamples, "resamples", least=20)
 
 
 def _same_rows(first: Predictions, second: Predictions) -> None:
@@ -224,11 +228,17 @@ def _bounds(value: float, again: Vector, level: float) -> tuple[float, float]:
 
 def _registered(metric: Metric) -> Entry:
     """Return the registry entry of a metric by name, or a new one for a plain function."""
-    return METRICS.entry(metric) if isinstance(metric, str) else Entry("metric", metric.__name__, metric, {})
+    if isinstance(metric, str):
+        return METRICS.entry(metric)
+    if not callable(metric):
+        raise TypeError(f"metric must be the name of a metric or a function of views; got {metric!r}.")
+    return Entry("metric", getattr(metric, "__name__", type(metric).__name__), metric, {})
 
 
 def _on_rows(metric: Metric, predictions: Predictions, options: Options) -> Callable[[Array | None], float]:
     """Return the metric as a function of row indices (None: all rows as they are)."""
+    if not isinstance(predictions, Predictions):
+        raise TypeError(f"predictions must be Predictions(logits=..., labels=...); got {type(predictions).__name__}.")
     method, names = _function(metric, options)
     missing = [name for name in names if not hasattr(Predictions, name)]
     if missing:
@@ -276,7 +286,8 @@ def _bootstrap(of_rows: Callable[[Array | None], float], predictions: Prediction
     rng = np.random.default_rng(seed)
     w = predictions.weights
     rows = np.arange(len(predictions)) if w is None else np.flatnonzero(float64(w))
-    return np.array([of_rows(rng.choice(rows, len(rows))) for _ in range(resamples)])
+    with unchecked():
+        return np.array([of_rows(rng.choice(rows, len(rows))) for _ in range(resamples)])
 
 
 def _swapped(
@@ -292,7 +303,8 @@ def _swapped(
         return method(*(torch.where(swap if a.ndim == 1 else swap[:, None], b, a) for a, b in pairs), **extra)
 
     swaps = (torch.from_numpy(rng.random(len(first)) < 0.5) for _ in range(draws))
-    return np.array([exchanged(swap) - exchanged(~swap) for swap in swaps])
+    with unchecked():
+        return np.array([exchanged(swap) - exchanged(~swap) for swap in swaps])
 
 
 def _null_values(entry: Entry, predictions: Predictions, options: Options, draws: int, seed: int) -> Vector:
@@ -303,7 +315,8 @@ def _null_values(entry: Entry, predictions: Predictions, options: Options, draws
     fixed = {name: getattr(predictions, name) for name in names - {"correct", "labels"}}
     extra = {**(options or {}), **_weights(predictions.weights)}
     drawn = (fixed | views for views in draw(predictions, draws, rng))
-    return np.array([entry.method(*(views[name] for name in entry.views), **extra) for views in drawn])
+    with unchecked():
+        return np.array([entry.method(*(views[name] for name in entry.views), **extra) for views in drawn])
 
 
 def _drawn_correctness(predictions: Predictions, draws: int, rng: np.random.Generator) -> Iterator[dict[str, Tensor]]:

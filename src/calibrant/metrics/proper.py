@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.metrics.inputs import metric
 from calibrant.predictions.facts import rank
 from calibrant.predictions.types import Correct, Labels, Logits, Probs, Weights, float64
-from calibrant.registry import METRICS
 
 
 def mean(values: Tensor, weights: Weights | None = None) -> float:
@@ -16,7 +16,7 @@ def mean(values: Tensor, weights: Weights | None = None) -> float:
     return float(np.average(float64(values), weights=None if weights is None else float64(weights)))
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="correct")
+@metric(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="correct")
 def accuracy(correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Share of rows whose predicted class is the true one.
 
@@ -33,7 +33,7 @@ def accuracy(correct: Correct, *, weights: Weights | None = None) -> float:
     return mean(correct, weights)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="in_top5")
+@metric(better="higher", range=(0.0, 1.0), family="accuracy", mean_of="in_top5")
 def top5_accuracy(logits: Logits, labels: Labels, *, weights: Weights | None = None) -> float:
     r"""Share of rows whose true class is among the five largest scores.
 
@@ -50,7 +50,7 @@ def top5_accuracy(logits: Logits, labels: Labels, *, weights: Weights | None = N
     return mean(rank(logits, labels) < 5, weights)
 
 
-@METRICS.register(better="lower", range=(0.0, float("inf")), family="proper", mean_of="nll")
+@metric(better="lower", range=(0.0, float("inf")), family="proper", mean_of="nll")
 def nll(logits: Logits, labels: Labels, *, weights: Weights | None = None) -> float:
     r"""Negative log likelihood (log loss), in nats.
 
@@ -69,7 +69,7 @@ def nll(logits: Logits, labels: Labels, *, weights: Weights | None = None) -> fl
     return mean(losses.cpu(), weights)
 
 
-@METRICS.register(better="lower", range=(0.0, 2.0), family="proper", mean_of="brier")
+@metric(better="lower", range=(0.0, 2.0), family="proper", mean_of="brier")
 def brier(
     probs: Probs,
     labels: Labels,
@@ -94,6 +94,4 @@ def brier(
     true = p.gather(1, labels[:, None].to(p.device)).squeeze(1)
     rows = p.square().sum(1) - true.square() + (1 - true).square()
     scale = {"sum": 1.0, "mean_over_classes": 1 / probs.shape[1], "half": 0.5}
-    if normalise not in scale:
-        raise ValueError(f"normalise must be one of {', '.join(scale)}; got {normalise!r}.")
     return mean(rows.cpu(), weights) * scale[normalise]

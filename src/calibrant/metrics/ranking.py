@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from calibrant.metrics.blocks import Blocks, tied_blocks
+from calibrant.metrics.inputs import metric
 from calibrant.metrics.proper import mean
 from calibrant.predictions.types import Confidence, Correct, OtherConfidence, Vector, Weights
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ranking")
+@metric(better="higher", range=(0.0, 1.0), family="ranking")
 def failure_auroc(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Probability that a right prediction is more confident than a wrong one (AUROC of correctness).
 
@@ -37,7 +37,7 @@ def _auroc(blocks: Blocks) -> float:
     return float((right * below).sum() / (right.sum() * wrong.sum()))
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ranking")
+@metric(better="higher", range=(0.0, 1.0), family="ranking")
 def aupr_success(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Average precision of finding the correct rows by high confidence.
 
@@ -55,7 +55,7 @@ def aupr_success(confidence: Confidence, correct: Correct, *, weights: Weights |
     return _average_precision(blocks.count - blocks.loss, blocks.count)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ranking")
+@metric(better="higher", range=(0.0, 1.0), family="ranking")
 def aupr_error(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Average precision of finding the wrong rows by low confidence.
 
@@ -80,7 +80,7 @@ def _average_precision(hits: Vector, count: Vector) -> float:
     return float((hits * np.cumsum(hits) / np.cumsum(count)).sum() / hits.sum())
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="ranking")
+@metric(better="lower", range=(0.0, 1.0), family="ranking")
 def fpr_at_95_tpr(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Share of errors accepted at the highest threshold that accepts 95 % of the correct rows.
 
@@ -100,7 +100,7 @@ def fpr_at_95_tpr(confidence: Confidence, correct: Correct, *, weights: Weights 
     return float(wrong[np.argmax(right >= 0.95 * right[-1] - 1e-9)] / wrong[-1])
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ranking")
+@metric(better="higher", range=(0.0, 1.0), family="ranking")
 def tpr(confidence: Confidence, correct: Correct, *, threshold: float = 0.5, weights: Weights | None = None) -> float:
     r"""Share of the correct rows that are trusted: confidence above the threshold.
 
@@ -115,11 +115,11 @@ def tpr(confidence: Confidence, correct: Correct, *, threshold: float = 0.5, wei
         0.5
     """
     kept = correct.cpu()
-    rows = (confidence.cpu() > threshold)[kept]
+    rows = (confidence.double().cpu() > threshold)[kept]
     return mean(rows, None if weights is None else weights[kept]) if len(rows) else float("nan")
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ranking")
+@metric(better="higher", range=(0.0, 1.0), family="ranking")
 def tnr(confidence: Confidence, correct: Correct, *, threshold: float = 0.5, weights: Weights | None = None) -> float:
     r"""Share of the wrong rows that are distrusted: confidence below the threshold.
 
@@ -135,11 +135,11 @@ def tnr(confidence: Confidence, correct: Correct, *, threshold: float = 0.5, wei
         0.5
     """
     kept = ~correct.cpu()
-    rows = (confidence.cpu() < threshold)[kept]
+    rows = (confidence.double().cpu() < threshold)[kept]
     return mean(rows, None if weights is None else weights[kept]) if len(rows) else float("nan")
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="ood")
+@metric(better="higher", range=(0.0, 1.0), family="ood")
 def ood_auroc(confidence: Confidence, ood_confidence: OtherConfidence) -> float:
     r"""Probability that an in-distribution row is more confident than an out-of-distribution one.
 
@@ -154,7 +154,5 @@ def ood_auroc(confidence: Confidence, ood_confidence: OtherConfidence) -> float:
         >>> ood_auroc(-torch.tensor([0.2, 0.5, 0.3, 0.9]), -torch.tensor([0.8, 1.0, 0.4]))
         0.75
     """
-    if len(confidence) == 0 or len(ood_confidence) == 0:
-        raise ValueError("ood_auroc must have rows in distribution and rows out of it; got only one kind.")
     scores = torch.cat([confidence.double().cpu(), ood_confidence.double().cpu()])
     return _auroc(tied_blocks(scores, torch.arange(len(scores)) < len(confidence)))

@@ -190,7 +190,7 @@ def entropy(logits: Logits) -> PerSample:
 
 def entropy_of(logp: Logits) -> PerSample:
     """Return the same as `entropy`, of log probabilities that are already there."""
-    return -(logp.exp() * logp.clamp(min=-1e30)).sum(1)  # 0 log 0 = 0; 0 times -inf would be NaN
+    return -(logp.exp() * logp.clamp(min=-1e4)).sum(1)  # 0 log 0 = 0; 0 times -inf would be NaN
 
 
 def _lead(values: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ import numpy as np
 from scipy.special import digamma
 
 from calibrant.metrics.blocks import Blocks, tied_blocks
+from calibrant.metrics.inputs import metric
+from calibrant.predictions import scalars
 from calibrant.predictions.types import Confidence, Correct, PerSample, Vector, Weights
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="lower", range=(0.0, float("inf")), family="selective")
+@metric(better="lower", range=(0.0, float("inf")), family="selective")
 def aurc(
     confidence: Confidence,
     correct: Correct,
@@ -43,8 +44,6 @@ def aurc(
     blocks = tied_blocks(confidence, correct, losses=losses, weights=weights)
     if convention == "exact":
         return _mean_selective_risk(blocks)
-    if convention not in _VARIANTS:
-        raise ValueError(f"convention must be one of exact, {', '.join(_VARIANTS)}; got {convention!r}.")
     if weights is not None:
         raise ValueError(f"weights must be left out with convention={convention!r}, which does not define them.")
     return _VARIANTS[convention](blocks)
@@ -86,7 +85,7 @@ def _confidnet(blocks: Blocks) -> float:
 _VARIANTS = {"logarithm": _logarithm, "geifman": _geifman, "confidnet": _confidnet}
 
 
-@METRICS.register(better="lower", range=(-1.0, 1.0), family="selective")
+@metric(better="lower", range=(-1.0, 1.0), family="selective")
 def e_aurc(
     confidence: Confidence,
     correct: Correct,
@@ -113,14 +112,12 @@ def e_aurc(
         parts = np.array([n - wrong, wrong])
         perfect = Blocks(np.array([1.0, 0.0])[parts > 0], parts[parts > 0], np.array([0.0, wrong])[parts > 0])
         return _mean_selective_risk(blocks) - _mean_selective_risk(perfect)
-    if oracle != "asymptotic":
-        raise ValueError(f"oracle must be 'asymptotic' or 'exact'; got {oracle!r}.")
     e = wrong / n
     best = e + (1 - e) * np.log1p(-e) if e < 1 else 1.0
     return _mean_selective_risk(blocks) - float(best)
 
 
-@METRICS.register(better="lower", range=(0.0, 0.5), family="selective")
+@metric(better="lower", range=(0.0, 0.5), family="selective")
 def augrc(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Area under the generalised risk-coverage curve: the share of all rows that are accepted and wrong.
 
@@ -141,7 +138,7 @@ def augrc(confidence: Confidence, correct: Correct, *, weights: Weights | None =
     return float(np.trapezoid(wrong, np.concatenate([[0.0], blocks.coverage])))
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="selective")
+@metric(better="lower", range=(0.0, 1.0), family="selective")
 def risk_at_coverage(
     confidence: Confidence, correct: Correct, *, coverage: float = 0.8, weights: Weights | None = None
 ) -> float:
@@ -166,7 +163,7 @@ def risk_at_coverage(
     return float(np.interp(kept, accepted, wrong) / kept)
 
 
-@METRICS.register(better="higher", range=(0.0, 1.0), family="selective")
+@metric(better="higher", range=(0.0, 1.0), family="selective")
 def coverage_at_risk(
     confidence: Confidence, correct: Correct, *, risk: float = 0.05, weights: Weights | None = None
 ) -> float:
@@ -183,8 +180,7 @@ def coverage_at_risk(
         >>> coverage_at_risk(torch.tensor([0.9, 0.8, 0.7, 0.6]), torch.tensor([True, True, False, True]))
         0.5
     """
-    if not 0 <= risk <= 1:
-        raise ValueError(f"risk must lie in [0, 1]; got {risk}.")
+    risk = scalars.real(risk, "risk", least=0.0, most=1.0)
     blocks = tied_blocks(confidence, correct, weights=weights)
     allowed = blocks.coverage[blocks.risk <= risk + 1e-12]
     return float(allowed[-1]) if len(allowed) else 0.0

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
+from calibrant.metrics.inputs import metric
 from calibrant.predictions.types import Confidence, Correct, Vector, Weights, float64, repetitions
-from calibrant.registry import METRICS
 
 
 def _moments(confidence: Confidence, correct: Correct, weights: Weights | None) -> tuple[float, float, float, float]:
@@ -34,7 +34,7 @@ def _without_spread(m1: float, v1: float, m2: float, v2: float) -> float:
     return 0.0 if v1 == v2 and m1 == m2 else math.inf
 
 
-@METRICS.register(better="higher", range=(0.0, math.inf), family="ranking")
+@metric(better="higher", range=(0.0, math.inf), family="ranking")
 def separability_kl(
     confidence: Confidence, correct: Correct, *, released: bool = False, weights: Weights | None = None
 ) -> float:
@@ -62,7 +62,7 @@ def separability_kl(
     return (one + two) / 2
 
 
-@METRICS.register(better="higher", range=(0.0, math.inf), family="ranking")
+@metric(better="higher", range=(0.0, math.inf), family="ranking")
 def separability_bhattacharyya(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Bhattacharyya distance between Gaussian fits of right and wrong confidences.
 

@@ -8,11 +8,12 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
+from calibrant.metrics.inputs import metric
+from calibrant.predictions import scalars
 from calibrant.predictions.types import Array, Confidence, Correct, Labels, Probs, Vector, Weights, float64, repetitions
-from calibrant.registry import METRICS
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
+@metric(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def smooth_ce(confidence: Confidence, correct: Correct, *, weights: Weights | None = None) -> float:
     r"""Smooth calibration error smCE, exact: the largest correlation of a 1-Lipschitz function with the residuals.
 
@@ -64,7 +65,7 @@ def _tip(ahead: list[tuple[float, float]], behind: list[tuple[float, float]], sl
     return gain
 
 
-@METRICS.register(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
+@metric(better="lower", range=(0.0, 1.0), family="calibration", skewed=True)
 def sm_ece(
     confidence: Confidence, correct: Correct, *, sigma: float | None = None, weights: Weights | None = None
 ) -> float:
@@ -93,9 +94,7 @@ def sm_ece(
         return min(float(smoothed), unsmoothed)  # a width below a cell rings
 
     if sigma is not None:
-        if sigma <= 0:
-            raise ValueError(f"sigma must be positive; got {sigma}.")
-        return error(sigma)
+        return error(scalars.positive(sigma, "sigma"))
     if error(1e-9) <= 1e-9:
         return 0.0
     return float(brentq(lambda width: error(width) - width, 1e-9, 2.0, xtol=1e-10))
@@ -112,7 +111,7 @@ def _residuals(confidence: Confidence, correct: Correct, weights: Weights | None
     return np.asarray(shares, dtype=np.float64)
 
 
-@METRICS.register(better="lower", range=(0.0, float("inf")), family="calibration")
+@metric(better="lower", range=(0.0, float("inf")), family="calibration")
 def ece_kde(
     probs: Probs,
     labels: Labels,
@@ -139,10 +138,7 @@ def ece_kde(
         >>> round(ece_kde(p, torch.tensor([0, 0, 1])), 6)
         0.4
     """
-    if bandwidth <= 0:
-        raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
-    if power < 1:
-        raise ValueError(f"power must be at least 1; got {power}.")
+    bandwidth, power = scalars.positive(bandwidth, "bandwidth"), scalars.whole(power, "power", least=1)
     p, y = float64(probs), labels.cpu().numpy()
     w = repetitions(weights, len(p))
     truth = y[:, None] == np.arange(p.shape[1])
@@ -151,10 +147,8 @@ def ece_kde(
     if kind == "top_label":
         top = p.argmax(1)
         columns = [(p.max(1), top == y)]
-    elif kind == "marginal":
-        columns = [(p[:, j], truth[:, j]) for j in range(p.shape[1])]
     else:
-        raise ValueError(f"kind must be 'canonical', 'top_label' or 'marginal'; got {kind!r}.")
+        columns = [(p[:, j], truth[:, j]) for j in range(p.shape[1])]
     return sum(_kde_error(np.stack([c, 1 - c], 1), np.stack([a], 1), w, power, bandwidth) for c, a in columns)
 
 

@@ -3,6 +3,7 @@
 Every refusal is one sentence: the argument, what it must be, what came, the likely remedy.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 import torch.utils.dlpack
 from numpy.typing import NDArray
 from torch import Tensor
+
+from calibrant.predictions.types import widened
 
 DUST = 1e-6  # a probability may leave [0, 1] by so much: rounding of the arithmetic that made it
 HEAVIEST = 1e15  # a weight beyond which counts of rows are no longer exact in float64
@@ -22,7 +25,9 @@ def tensor(value: Any, name: str) -> Tensor:
         if value.layout != torch.strided or value.device.type == "meta":
             raise TypeError(f"{name} must be a dense tensor with values; got {value.layout} on {value.device}.")
         if value.is_complex():
-            raise TypeError(f"{name} must be real numbers; got {str(value.dtype).removeprefix('torch.')}.")
+            raise TypeError(f"{name} must be real numbers; got {_dtype(value)}.")
+        if value.is_floating_point() and value.dtype.itemsize == 1:  # float8 holds numbers, but has no arithmetic
+            return value.detach().float()
         return _signed(value.cpu().numpy(), name) if value.dtype == torch.uint64 else value.detach()
     if np.ma.is_masked(value):
         raise ValueError(
@@ -76,7 +81,7 @@ def scores(x: Tensor, name: str) -> Tensor:
     if x.ndim == 2 and x.shape[1] == 0:
         raise ValueError(f"{name} must have at least one column; got shape {tuple(x.shape)}.")
     if not x.is_floating_point():
-        raise TypeError(f"{name} must be floating point; got {str(x.dtype).removeprefix('torch.')}.")
+        raise TypeError(f"{name} must be floating point; got {_dtype(x)}.")
     return x[:, None] if x.ndim == 1 else x
 
 
@@ -105,6 +110,9 @@ def not_probs(logits: Tensor) -> None:
 
 def probs(x: Tensor) -> None:
     """Refuse what is not a distribution in each row; one column is a probability of class 1."""
+    least, most = x.aminmax()
+    if bool((least >= -DUST) & (most <= 1 + DUST)) and (x.shape[1] == 1 or bool((_off(x) <= ROUNDING).all())):
+        return  # no NaN, which is not above or below anything
     finite(~x.isfinite().all(1).cpu(), "probs")
     outside = int(((x < -DUST) | (x > 1 + DUST)).sum())
     if outside:
@@ -113,17 +121,49 @@ def probs(x: Tensor) -> None:
         raise ValueError(
             f"probs must lie in [0, 1]; {outside} of {x.numel()} values do not (min {low:.3g}, max {high:.3g}). {hint}"
         )
-    if x.shape[1] > 1:
-        total = x.sum(1, dtype=torch.float64)
-        off = (total - 1).abs()
-        if bool((off > ROUNDING).any()):
-            row = int(off.argmax())
-            raise ValueError(
-                f"probs must sum to 1 in each row; row {row} sums to {float(total[row]):.3g}, and rows sum to "
-                f"{float(total.mean()):.3g} on average. For independent sigmoids audit each class by itself, "
-                "Predictions(probs=probs[:, k], labels=labels == k); to rescale on purpose pass "
-                "probs / probs.sum(1, keepdim=True)."
-            )
+    total = x.sum(1, dtype=torch.float64)
+    row = int((total - 1).abs().argmax())
+    raise ValueError(
+        f"probs must sum to 1 in each row; row {row} sums to {float(total[row]):.3g}, and rows sum to "
+        f"{float(total.mean()):.3g} on average. For independent sigmoids audit each class by itself, "
+        "Predictions(probs=probs[:, k], labels=labels == k); to rescale on purpose pass "
+        "probs / probs.sum(1, keepdim=True)."
+    )
+
+
+def _off(probs: Tensor) -> Tensor:
+    """Return by how much each row misses a sum of 1; float32 is exact enough for the limit, and much faster."""
+    return (widened(probs).sum(1) - 1).abs()
+
+
+def class_scores(x: Tensor, name: str) -> Tensor:
+    """Return (n, k) finite logits, or probabilities, for a metric; one column, that of class 1, becomes two."""
+    x = scores(x, name)
+    one = x.shape[1] == 1
+    if name == "probs":
+        probs(x)
+        return torch.cat([1 - x, x], 1).clamp(0, 1) if one else x
+    if not all(bool(end.isfinite()) for end in x.aminmax()):
+        finite(~x.isfinite().all(1).cpu(), name)
+    not_probs(x)
+    return torch.cat([torch.zeros_like(x), x], 1) if one else x
+
+
+def class_numbers(labels: Tensor, n: int, k: int) -> Tensor:
+    """Return (n,) class numbers in [0, k) as int64 on the CPU, for a metric."""
+    if labels.shape != (n,):
+        raise ValueError(f"labels must have shape ({n},), one a row; got {tuple(labels.shape)}.")
+    whole = not labels.is_floating_point() or bool((labels.isfinite() & (labels == labels.round())).all())
+    if labels.dtype == torch.bool or not whole:
+        raise TypeError(f"labels must be class numbers; got {_dtype(labels)}.")
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= k:
+        outside = int(((labels < 0) | (labels >= k)).sum())
+        raise ValueError(
+            f"labels must lie in [0, {k}); got [{low}, {high}]: {outside} of {n} are no class. Leave those rows out, "
+            "as Predictions does with ignore_index=..."
+        )
+    return labels.long().cpu()
 
 
 def log_probs(x: Tensor) -> None:
@@ -137,26 +177,36 @@ def log_probs(x: Tensor) -> None:
         )
 
 
-def reduced(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """Check a (confidence, correct) pair; correct may be bool, or numbers 0 and 1."""
-    if confidence.ndim != 1 or len(confidence) == 0:
-        raise ValueError(f"confidence must have shape (n,) with n >= 1; got {tuple(confidence.shape)}.")
-    if not confidence.is_floating_point():
-        raise TypeError(f"confidence must be floating point; got {str(confidence.dtype).removeprefix('torch.')}.")
-    if correct.shape != confidence.shape:
-        raise ValueError(f"correct must have shape {tuple(confidence.shape)}; got {tuple(correct.shape)}.")
-    finite(~confidence.isfinite(), "confidence")
-    low, high = float(confidence.min()), float(confidence.max())
+def confidence(x: Tensor, name: str = "confidence", *, bounded: bool = True) -> Tensor:
+    """Return finite floating point scores, one a row; ``bounded`` ones lie in [0, 1]."""
+    if x.ndim != 1 or len(x) == 0:
+        raise ValueError(f"{name} must have shape (n,) with n >= 1; got {tuple(x.shape)}.")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point; got {_dtype(x)}.")
+    low, high = (float(end) for end in x.aminmax())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        finite(~x.isfinite().cpu(), name)
+    if not bounded or (low >= 0 and high <= 1):
+        return x
     if low < -DUST or high > 1 + DUST:
         hint = "Divide by 100 if these are percent." if low >= 0 and 2 < high <= 100 else "Pass a probability."
-        raise ValueError(f"confidence must lie in [0, 1]; got [{low:.3g}, {high:.3g}]. {hint}")
-    odd = correct[(correct != 0) & (correct != 1)]
+        raise ValueError(f"{name} must lie in [0, 1]; got [{low:.3g}, {high:.3g}]. {hint}")
+    return x.clamp(0, 1)
+
+
+def correct(x: Tensor, n: int | None) -> Tensor:
+    """Return whether each of n predictions was right, as bool; numbers 0 and 1 will do."""
+    if x.ndim != 1 or len(x) != (len(x) if n is None else n) or len(x) == 0:
+        raise ValueError(f"correct must have shape ({'n' if n is None else n},); got {tuple(x.shape)}.")
+    if x.dtype == torch.bool:
+        return x
+    odd = x[(x != 0) & (x != 1)]
     if len(odd):
         raise ValueError(
             f"correct must be bool, or 0 and 1: whether the prediction was right; got {odd[0].item():g}. "
             "Pass labels=... with class scores if these are classes."
         )
-    return confidence.double().clamp(0, 1), correct.bool()
+    return x.bool()
 
 
 def weights(w: Tensor, kept: Tensor) -> Tensor:
@@ -184,12 +234,30 @@ def weights(w: Tensor, kept: Tensor) -> Tensor:
     return w
 
 
+def places(rows: Tensor, n: int) -> Tensor:
+    """Return numbers of rows, of at least one of n, from numbers or a mask; negative numbers count from the end."""
+    if rows.ndim != 1 or rows.is_floating_point() or (rows.dtype == torch.bool and len(rows) != n):
+        got = f"{_dtype(rows)} of shape {tuple(rows.shape)}"
+        raise TypeError(f"rows must be whole numbers, or a mask of shape ({n},); got {got}.")
+    place = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows.long()
+    if len(place) == 0:
+        raise ValueError("rows must name at least one row; got none.")
+    low, high = (int(end) for end in place.aminmax())
+    if low < -n or high >= n:
+        raise ValueError(f"rows must lie in [0, {n}); got [{low}, {high}].")
+    return place.where(place >= 0, place + n)
+
+
 def groups(values: Any, n: int) -> NDArray[Any]:
     """Return one group name a row, as text."""
     array = as_array(values, "groups")
     if array.shape != (n,):
         raise ValueError(f"groups must have shape ({n},), one name a row; got {array.shape}.")
     return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()], dtype=object)
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def features(x: Tensor, n: int) -> Tensor:

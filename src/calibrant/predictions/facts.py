@@ -5,21 +5,28 @@ class (ties: lowest index), margin :math:`p_{(1)} - p_{(2)}`, entropy, :math:`\s
 :math:`\log\sum_k e^{z_k}`, logit margin :math:`z_{(1)} - z_{(2)}`, and with a label its negative log likelihood and
 Brier score. Everything after this pass costs O(n).
 
-The confidence is returned in float64 as one minus the mass of the *other* classes, so rows whose float32 softmax rounds
-to 1 keep their order. Half precision is cast to float32 before any exponential.
+The confidence is computed in float64 from the mass of the *other* classes, so rows whose float32 softmax rounds to 1
+keep their order. Half precision is cast to float32 before any exponential.
+
+Rows that hold the same logits in another order have the same confidence and margins, up to `EXACT` classes: the sum
+over the classes does not depend on their order (but for one pair of rows in many thousands). Their entropy and sum of
+squares may differ in the last digits, as may everything beyond that number of classes.
 """
 
-import os
+import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from calibrant.predictions.threads import spread
 from calibrant.predictions.types import widened
 
+EXACT = 128  # classes up to which a sum over them does not depend on their order; it costs a few operations
+SMALL = 32_768  # values up to which torch itself uses one thread
 CHUNK = 500_000  # values a chunk: 2 MB of float32 stay in cache while ten operations pass over them
+LANE = 200_000  # values from which a second worker pays
 GPU_CHUNK = 16_000_000
 LOG_ZERO = -1e4  # log p is floored here, so that 0 log 0 = 0
 PROB_ZERO = 1e-12  # the floor where a logarithm of a *given* probability is needed
@@ -57,7 +64,7 @@ def from_logits(logits: Tensor, labels: Tensor | None) -> Facts:
             raw.top[odd] = wide.amax(1).cpu()
             shifted, again = (wide - wide.amax(1, keepdim=True)).clamp(min=LOG_ZERO), _Raw(len(odd))
             _rows(shifted, None, again, 0, {})
-            for name in ("predicted", "p_top", "rest", "rest_norm", "cross"):
+            for name in ("predicted", "others", "norm", "cross"):
                 getattr(raw, name)[odd] = getattr(again, name)
             two = wide.topk(2, dim=1).values.cpu()
             raw.second[odd] = two[:, 1] - two[:, 0]
@@ -93,28 +100,20 @@ def in_chunks(logits: Tensor, work: Callable[[int, int, dict[str, Tensor]], None
         for low in range(0, n, rows):
             work(low, min(n, low + rows), {})
         return
-    rows = max(1, CHUNK // k)
-    starts = list(range(0, n, rows))
-    threads = torch.get_num_threads()
-    if len(starts) < 4 * threads or threads == 1:
-        buffers: dict[str, Tensor] = {}
-        for low in starts:
-            work(low, min(n, low + rows), buffers)
-        return
+    lanes = min(torch.get_num_threads(), -(-logits.numel() // LANE))
+    rows = max(1, min(CHUNK, -(-logits.numel() // lanes)) // k)
 
-    def worker(share: int) -> None:
-        # One Python thread a core, each on its own chunks, beats threads inside each operation (no barrier a step).
-        torch.set_num_threads(1)
+    def lane(first: int) -> None:
+        # One worker a core, each on its own chunks, beats threads inside each operation (no barrier a step).
         buffers: dict[str, Tensor] = {}
         with torch.no_grad():
-            for low in starts[share::threads]:
+            for low in range(first * rows, n, lanes * rows):
                 work(low, min(n, low + rows), buffers)
 
-    try:
-        with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
-            list(pool.map(worker, range(threads)))
-    finally:
-        torch.set_num_threads(threads)  # the setting is the caller's; leave it as found
+    if logits.numel() <= SMALL:
+        lane(0)
+    else:
+        spread(lane, range(lanes))
 
 
 def _rows(logits: Tensor, labels: Tensor | None, out: "_Raw", low: int, work: dict[str, Tensor]) -> None:
@@ -122,19 +121,34 @@ def _rows(logits: Tensor, labels: Tensor | None, out: "_Raw", low: int, work: di
     high = low + len(logits)
     z = widened(logits).contiguous()
     top, predicted = _max(z)
-    d = torch.sub(z, top[:, None], out=buffer(work, "d", z))
-    p = torch.softmax(d, 1, out=buffer(work, "p", z))
     at = predicted[:, None]
-    out.top[low:high] = top
-    out.predicted[low:high] = predicted
-    out.p_top[low:high] = p.gather(1, at).squeeze(1)
+    d = torch.sub(z, top[:, None], out=buffer(work, "d", z))
     if labels is not None:
         out.d_true[low:high] = d.gather(1, labels[low:high, None].to(z.device)).squeeze(1)
-    p.scatter_(1, at, 0.0)
-    out.rest[low:high] = p.sum(1)
-    out.rest_norm[low:high] = torch.linalg.vector_norm(p, dim=1)
-    out.cross[low:high] = torch.linalg.vecdot(p, d)
-    out.second[low:high] = d.scatter_(1, at, -torch.inf).amax(1)
+    second = d.scatter_(1, at, -torch.inf).amax(1)
+    e = torch.exp(d.sub_(second[:, None]), out=buffer(work, "e", z))  # of the others, the largest of them 1
+    d.scatter_(1, at, 0.0)
+    out.top[low:high] = top
+    out.predicted[low:high] = predicted
+    out.second[low:high] = second
+    out.others[low:high] = _sum(e, work)
+    out.norm[low:high] = torch.linalg.vector_norm(e, dim=1)
+    out.cross[low:high] = torch.linalg.vecdot(e, d)
+
+
+def _sum(e: Tensor, work: dict[str, Tensor]) -> Tensor:
+    """Return the sum of each row of numbers in [0, 1], up to `EXACT` of them whatever their order.
+
+    Adding and subtracting a large number rounds each to a multiple of a power of two so coarse that the sum of the
+    rounded ones is exact. What was cut off is so small that its own rounding hardly ever shows.
+    """
+    k = e.shape[1]
+    if k > EXACT:
+        return e.sum(1)
+    large = 1.5 * 2.0 ** math.ceil(math.log2(k))
+    coarse = torch.add(e, large, out=buffer(work, "coarse", e)).sub_(large)
+    whole = coarse.sum(1).double()
+    return (whole + torch.sub(e, coarse, out=coarse).sum(1)).to(e.dtype)
 
 
 def _max(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,31 +170,37 @@ def _max(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Raw:
-    """What a chunk leaves, float64: the facts follow from it in O(n)."""
+    """What a chunk leaves, float64: the facts follow from it in O(n).
+
+    With d = z - max z and "others" every class but the predicted one: ``second`` is their largest d, ``others`` the sum
+    of their exp(d - second), ``norm`` the Euclidean norm, and ``cross`` the sum of exp(d - second) (d - second).
+    """
 
     def __init__(self, n: int) -> None:
         self.predicted = torch.zeros(n, dtype=torch.int64)
-        columns = torch.empty(7, n, dtype=torch.float64)
-        self.top, self.p_top, self.d_true, self.rest, self.rest_norm, self.cross, self.second = columns
+        columns = torch.empty(6, n, dtype=torch.float64)
+        self.top, self.d_true, self.second, self.others, self.norm, self.cross = columns
 
     def facts(self, labels: Tensor | None) -> Facts:
-        """Put the pieces together; d = z - max z, and "rest" is every class but the predicted one."""
-        sure = self.rest < 0.5
-        confidence = torch.where(sure, 1 - self.rest, self.p_top)
-        log_top = torch.where(sure, torch.log1p(-self.rest), self.p_top.log())
-        rest_square = self.rest_norm.square()
+        """Put the pieces together."""
+        lead = self.second.exp()
+        odds = self.others * lead  # of being another class than the predicted one
+        confidence = 1 / (1 + odds)
+        log_top, rest = -torch.log1p(odds), odds * confidence
+        mean_d = (self.cross + self.second * self.others) * lead * confidence  # under the probabilities
+        rest_square = (self.norm * lead * confidence).square()
         square = confidence.square() + rest_square
         nll = brier = torch.full_like(confidence, torch.nan)
         if labels is not None:
             nll = -log_top - self.d_true
             p_true = (-nll).exp()
             miss = square - p_true.square() + (1 - p_true).square()
-            brier = torch.where(labels == self.predicted, self.rest.square() + rest_square, miss)
+            brier = torch.where(labels == self.predicted, rest.square() + rest_square, miss)
         return Facts(
             confidence=confidence,
             predicted=self.predicted,
             margin=-torch.expm1(self.second) * confidence,
-            entropy=(-log_top - self.cross).clamp(min=0),
+            entropy=(-log_top - mean_d).clamp(min=0),
             square=square,
             max_logit=self.top,
             energy=self.top - log_top,

@@ -12,6 +12,8 @@ from calibrant.predictions.facts import Facts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Logits, widened
 
+UNREAD = object()  # in place of features, where a method reads none
+
 
 @dataclass(frozen=True)
 class FitData:
@@ -21,12 +23,19 @@ class FitData:
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def read(cls, logits: Any, labels: Any, features: Any = None) -> "FitData":
-        """Check logits, labels and features as `Predictions` does; one column is the logit of class 1."""
+    def read(cls, logits: Any, labels: Any, features: Any = UNREAD) -> "FitData":
+        """Check logits, labels and features as `Predictions` does; one column is the logit of class 1.
+
+        `Predictions` in place of the logits know their labels and features, and are not checked again. A method that
+        reads no features leaves ``features`` out.
+        """
         began = time.perf_counter()
+        if isinstance(logits, Predictions):
+            return cls(_labelled(logits, labels, features), began)
         if labels is None:
             raise ValueError("labels must be given: a fit needs rows whose truth is known.")
-        return cls(Predictions(logits=logits, labels=labels, features=features), began)
+        given = None if features is UNREAD else features
+        return cls(Predictions(logits=logits, labels=labels, features=given), began)
 
     @property
     def n(self) -> int:
@@ -76,6 +85,14 @@ class FitData:
     def absent(self) -> list[int]:
         """The classes that no row belongs to."""
         return (torch.bincount(self.labels, minlength=self.k) == 0).nonzero().squeeze(1).tolist()
+
+
+def _labelled(rows: Predictions, labels: Any, features: Any) -> Predictions:
+    if labels is not None or not (features is None or features is UNREAD):
+        raise ValueError("labels and features must be left out with Predictions, which hold them.")
+    if rows.k is None or rows.rows.labels is None:
+        raise ValueError("logits and labels must be given: these predictions lack them, and a fit needs both.")
+    return rows.without_features() if features is UNREAD and rows.has_features else rows
 
 
 def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tensor | None, *, needs: bool) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions import checks
+from calibrant.predictions import checks, scalars
 from calibrant.predictions.facts import LOG_ZERO, Facts, from_logits, from_probs
 from calibrant.predictions.labels import class_names, columns_match, in_range, indices, named
 from calibrant.predictions.types import Confidence, Correct, Labels
@@ -63,13 +63,15 @@ def reduced(confidence: Any, correct: Any) -> Rows:
     """Read confidences and whether each prediction was right."""
     if correct is None:
         raise ValueError("confidence goes with correct: whether each prediction was right, one bool a row.")
-    sure, right = checks.tensor(confidence, "confidence").cpu(), checks.tensor(correct, "correct").cpu()
-    sure, right = checks.reduced(sure, right)
-    return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right.clone())
+    sure = checks.confidence(checks.tensor(confidence, "confidence").cpu()).to(torch.float64, copy=True)
+    right = checks.correct(checks.tensor(correct, "correct").cpu(), len(sure)).clone()
+    return Rows("confidence", sure, torch.ones(len(sure), dtype=torch.bool), right)
 
 
 def full(kind: str, given: Any, labels: Any, classes: Any, ignore_index: int | None) -> Rows:
     """Read scores of a kind, with labels where there are any."""
+    if ignore_index is not None:
+        ignore_index = scalars.whole(ignore_index, "ignore_index", least=-(2**63), most=2**63 - 1)
     scores = checks.scores(checks.tensor(given, kind), kind)
     n, columns = scores.shape
     k = max(columns, 2)
@@ -120,8 +122,8 @@ def _two_columns(kind: str, scores: Tensor) -> Tensor:
         return torch.cat([torch.zeros_like(scores), scores], 1) if one else scores.clone()
     if kind == "log_probs":
         checks.log_probs(scores)
-        other = (-scores.double().expm1()).log().to(scores.dtype) if one else None
-        return (scores if other is None else torch.cat([other, scores], 1)).clamp(min=LOG_ZERO)
+        wide = scores.double() if one else scores  # the other class may need more digits than this one has
+        return (torch.cat([(-wide.expm1()).log(), wide], 1) if one else wide).clamp(min=LOG_ZERO)
     checks.probs(scores)
     scores = scores.clamp(0, 1)
     return torch.cat([1 - scores.double(), scores.double()], 1) if one else scores

@@ -1,5 +1,6 @@
 """Predictions: a classifier's outputs on n rows and the true classes, checked once on construction."""
 
+import copy
 import hashlib
 from functools import cached_property
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions import checks, parse, statement
+from calibrant.predictions import checks, fingerprints, parse, statement
 from calibrant.predictions.facts import PROB_ZERO, Facts, rank
 from calibrant.predictions.types import Confidence, Correct, Features, Labels, Logits, PerSample, Probs, widened
 
@@ -72,6 +73,7 @@ class Predictions:
             self.rows = parse.full(kind, given[kind], labels, classes, ignore_index)
         kept, n = self.rows.kept, len(self.rows.kept)
         self.fitted_on: tuple[str, ...] = ()
+        self._hashed: fingerprints.Rows | None = None
         self.distrust_below: float | None = None
         self.groups = None if groups is None else checks.groups(groups, n)[kept.numpy()]
         self.weights = None if weights is None else checks.weights(checks.tensor(weights, "weights").cpu(), kept)
@@ -182,15 +184,28 @@ class Predictions:
         _ = self.labels  # says so if there are none
         return found
 
-    def take(self, rows: Tensor) -> "Predictions":
-        """Return some rows (numbers or a mask) without checking or computing them again."""
-        place = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+    def take(self, rows: Any) -> "Predictions":
+        """Return some rows, by their numbers or by a mask, without checking or computing them again."""
+        place = checks.places(checks.tensor(rows, "rows").cpu(), len(self))
         part = object.__new__(Predictions)
         part.rows = self.rows.take(place)
         part.groups = None if self.groups is None else self.groups[place.numpy()]
         part.weights = None if self.weights is None else self.weights[place]
         part._features = None if self._features is None else self._features[place.to(self._features.device)]
         part.fitted_on, part.distrust_below = self.fitted_on, self.distrust_below
+        part._hashed = None if self._hashed is None else self._hashed[place.numpy()]
+        return part
+
+    def without_features(self) -> "Predictions":
+        """Return the same rows without their features."""
+        part = copy.copy(self)
+        part._features = None
+        return part
+
+    def grouped(self, groups: Any) -> "Predictions":
+        """Return the same rows in other groups, or in none."""
+        part = copy.copy(self)
+        part.groups = None if groups is None else checks.groups(groups, len(self))
         return part
 
     def calibrated(self, logits: Logits, fitted_on: tuple[str, ...]) -> "Predictions":
@@ -199,11 +214,41 @@ class Predictions:
         part.rows = self.rows.scored(logits)
         part.groups, part.weights, part._features = self.groups, self.weights, self._features
         part.fitted_on, part.distrust_below = (*self.fitted_on, *fitted_on), None
+        part._hashed = self.hashed if part.fitted_on else None
+        return part
+
+    def judged(self, confidence: Confidence, fitted_on: tuple[str, ...], distrust_below: float) -> "Predictions":
+        """Return the same answers with another confidence, that of a trust predictor fitted on other rows."""
+        part = Predictions(confidence=confidence, correct=self.correct, groups=self.groups, weights=self.weights)
+        part.fitted_on, part.distrust_below = fitted_on, distrust_below
+        part._hashed = self.hashed if fitted_on else None
         return part
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name for these rows: the same labels and predictions in the same order give the same name."""
+        """A text by which these rows, or some of them, are recognised in any order."""
+        return fingerprints.text(self.hashed)
+
+    @property
+    def hashed(self) -> fingerprints.Rows:
+        """A number for each row, from its scores as they came first: calibrated rows keep those they came from."""
+        if self._hashed is None:
+            if self.rows.scores is None:
+                self._hashed = fingerprints.of_pairs(self.confidence.numpy(), self.correct.numpy())
+            else:
+                self._hashed = fingerprints.of_scores(self.logits)
+        return self._hashed
+
+    def known(self, prints: tuple[str, ...] = ()) -> float:
+        """Return about which share of these rows is among rows of these fingerprints and of ``fitted_on``; 1: all."""
+        every = (*self.fitted_on, *prints)
+        if not every:
+            return 0.0
+        return 1.0 if self._ordered in every else fingerprints.known(self.hashed, every)
+
+    @property
+    def _ordered(self) -> str:
+        """The fingerprint that calibrant 0.1.0 wrote before it had samples: of labels and predictions in order."""
         known = [self.rows.labels, self.rows.correct, None if self.rows.facts is None else self.predicted]
         seen = b"".join(column.to(torch.int64).numpy().tobytes() for column in known if column is not None)
         return hashlib.blake2b(seen, digest_size=12).hexdigest()

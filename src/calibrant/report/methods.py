@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,11 +219,3 @@ def encoded(ax: Axes, suffix: str) -> bytes:
     with house_style():
         figure.savefig(file, dpi=160, format=suffix.removeprefix("."), metadata=FORMATS[suffix])
     return file.getvalue()
-
-
-def check_path(path: Path) -> None:
-    """Refuse a path that no figure can be written to, before the work starts."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path.name} must end in {', '.join(FORMATS)}; got {path.suffix or 'no ending'!r}.")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"{path} must be a file in a folder that exists.")

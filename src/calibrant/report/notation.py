@@ -130,3 +130,13 @@ def unbroken(text: str) -> str:
         '5\xa0000 rows, 12\xa0%'
     """
     return re.sub(r"(?<=\d) (?=\d{3}\b|%)", "\u00a0", text)
+
+
+def printable(words: str) -> str:
+    r"""Replace control characters, which a terminal would obey and XML does not allow.
+
+    Example:
+        >>> printable("\x1b[2J") == "\N{REPLACEMENT CHARACTER}[2J"
+        True
+    """
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)

@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from io import StringIO
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-
 from calibrant.records import Findings, Record
 from calibrant.report import notation, sections
+from calibrant.report.notation import printable
+from calibrant.report.rich_parts import Console, Padding, Table
 from calibrant.report.sections import Place, Places, Section
 
 SHOWN = 5
@@ -136,8 +134,3 @@ def drawn(table: Table) -> str:
 def _console(width: int) -> Console:
     """Return a console that reads no markup: names come from the user's data."""
     return Console(file=StringIO(), width=width, color_system=None, markup=False, highlight=False, emoji=False)
-
-
-def printable(words: str) -> str:
-    """Replace control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)

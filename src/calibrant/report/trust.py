@@ -12,6 +12,7 @@ from calibrant.records import Curve, Findings
 from calibrant.report import figures, page
 from calibrant.report import trust_table as tables
 from calibrant.report.figures import LINES, QUIET, SURE, WRONG
+from calibrant.report.notation import printable
 from calibrant.report.trust_table import LONGEST, by_method, shortened
 
 WIDE, WIDEST = 18, 28  # letters from which a name takes half of the legend, and all of it
@@ -149,5 +150,4 @@ def _sweep(curve: Curve) -> Figure:
 
 def _plain(name: str, most: int) -> str:
     """Escape a name for matplotlib (math mode, leading underscores) and for XML (control characters)."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name).lstrip("_")
-    return shortened(shown, most).replace("$", r"\$") or "unnamed"
+    return shortened(printable(name).lstrip("_"), most).replace("$", r"\$") or "unnamed"

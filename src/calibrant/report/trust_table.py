@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from calibrant.records import Curve, Findings, Record
-from calibrant.report.table import aligned, drawn, printable
+from calibrant.report.notation import printable
+from calibrant.report.table import aligned, drawn
 
 WIDTH = 100
 LEGEND = "in percent; higher is better but for FPR-95 and AURC"

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from calibrant.metrics.binomial import upper_bound
+from calibrant.predictions import scalars
+from calibrant.predictions.fingerprints import digest, sample
 from calibrant.records import count
 from calibrant.selection.policy import Part, Policy
 from calibrant.selection.reasons import promised
-from calibrant.selection.thresholds import Cuts, check_share, read
+from calibrant.selection.thresholds import Cuts, read
 
 
 def review(
@@ -34,9 +36,9 @@ def review(
         >>> policy.accepted, round(policy.max_error, 5)
         (400, 0.00746)
     """
-    if not 0 <= capacity < 1:
+    if not 0 <= scalars.real(capacity, "capacity") < 1:
         raise ValueError(f"capacity must lie in [0, 1), the share that can be reviewed; got {capacity:g}.")
-    check_share(delta, "delta")
+    scalars.share(delta, "delta")
     rows = read(confidence, correct)
     cuts = Cuts.of(rows)
     wanted = math.floor((1 - capacity) * len(rows) + 1e-9)
@@ -52,4 +54,5 @@ def review(
         reason += f" Ties send {count(more)} more row{'s' if more != 1 else ''} to review than asked."
     usable = threshold if accepted else None
     part = Part(usable, len(rows), accepted, errors, bound if accepted else None, reason)
-    return Policy(bound, delta, {"all": part}, "review", score=score, fingerprint=rows.fingerprint, sample=rows.sample)
+    whole, some = digest(rows.hashed), sample(rows.hashed)
+    return Policy(bound, delta, {"all": part}, "review", score=score, fingerprint=whole, sample=some)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.metrics.binomial import fewest_rows, p_value
+from calibrant.predictions import scalars
+from calibrant.predictions.fingerprints import digest, sample
 from calibrant.selection.policy import Part, Policy
 from calibrant.selection.reasons import infeasible, promised
-from calibrant.selection.thresholds import Cuts, Scored, check_share, read, read_classes
+from calibrant.selection.thresholds import Cuts, Scored, read, read_classes
 
 START, START_OF_FEW, FEW = 0.125, 0.25, 1000  # the share accepted first must tolerate a few errors at the top
 
@@ -59,8 +61,8 @@ def certify(
         >>> policy.threshold < 0.5, round(policy.coverage, 3)
         (True, 0.517)
     """
-    if start is not None and not 0 <= start <= 1:
-        raise ValueError(f"start must lie in [0, 1], a share of the rows; got {start:g}.")
+    if start is not None:
+        start = scalars.real(start, "start", least=0.0, most=1.0)
     choose = partial(_by_fixed_sequence, max_error=max_error, start=start, score=score)
     return _policy(confidence, correct, predicted, choose, Policy(max_error, delta, {}, "fixed_sequence", score=score))
 
@@ -93,8 +95,8 @@ def certify_sgr(
 def _policy(
     confidence: Any, correct: Any, predicted: Any, choose: Callable[[Scored, float], Part], plan: Policy
 ) -> Policy:
-    check_share(plan.max_error, "max_error")
-    check_share(plan.delta, "delta")
+    scalars.share(plan.max_error, "max_error")
+    scalars.share(plan.delta, "delta")
     rows = read(confidence, correct)
     if predicted is None:
         return _filled(plan, {"all": choose(rows, plan.delta)}, rows)
@@ -106,7 +108,8 @@ def _policy(
 
 
 def _filled(plan: Policy, parts: dict[str, Part], rows: Scored, *, by_class: bool = False) -> Policy:
-    return Policy(plan.max_error, plan.delta, parts, plan.method, by_class, plan.score, rows.fingerprint, rows.sample)
+    prints = digest(rows.hashed), sample(rows.hashed)
+    return Policy(plan.max_error, plan.delta, parts, plan.method, by_class, plan.score, *prints)
 
 
 def _by_fixed_sequence(rows: Scored, delta: float, *, max_error: float, start: float | None, score: str) -> Part:

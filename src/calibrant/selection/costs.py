@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from calibrant.predictions import checks
+from calibrant.predictions import checks, scalars
 from calibrant.predictions.types import Labels, Vector
 from calibrant.selection.thresholds import Cuts, Scored, read
 
@@ -37,7 +37,7 @@ def decide(probs: Any, costs: Any, review_cost: float) -> Labels:
     if price.ndim != 2 or len(price) != p.shape[1] or price.shape[1] == 0:
         raise ValueError(f"costs must have a row for each of {p.shape[1]} classes; got shape {tuple(price.shape)}.")
     checks.finite(~price.isfinite().all(1).cpu(), "costs")
-    _check_cost(review_cost, "review_cost")
+    scalars.real(review_cost, "review_cost", least=0.0)
     expected = p.double() @ price.to(p.device)
     least, decision = expected.min(1)
     return torch.where(least > review_cost + 1e-12, torch.full_like(decision, REVIEW), decision)
@@ -79,8 +79,9 @@ def cheapest(confidence: Any, correct: Any = None, *, error_cost: float, review_
         >>> round(found.threshold, 2), round(found.cost, 2)
         (0.5, 0.51)
     """
-    _check_cost(error_cost, "error_cost")
-    _check_cost(review_cost, "review_cost")
+    scalars.real(error_cost, "error_cost", least=0.0)
+    scalars.real(review_cost, "review_cost", least=0.0)
+    scalars.seed(seed)
     rows = read(confidence, correct)
     if len(rows) < 2 * FOLDS:
         raise ValueError(f"confidence must have at least {2 * FOLDS} rows to choose and to judge; got {len(rows)}.")
@@ -108,8 +109,3 @@ def _threshold(rows: Scored, error_cost: float, review_cost: float) -> float:
 def _charge(rows: Scored, threshold: float, error_cost: float, review_cost: float) -> Vector:
     accepted = rows.confidence > threshold
     return np.where(accepted, error_cost * ~rows.correct, review_cost)
-
-
-def _check_cost(value: float, name: str) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be a finite number, not negative; got {value:g}.")

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.metrics.binomial import interval
+from calibrant.predictions import scalars
+from calibrant.predictions.fingerprints import digest, share_of
 from calibrant.records import Record, count
 from calibrant.selection.policy import Policy
 from calibrant.selection.reasons import share
 from calibrant.selection.thresholds import read
 
 MOST = 0.5  # share of rows that may match by chance: float32 scores near 1 often coincide
+FEWEST = 5  # hashes that must be within the range of the sample to say anything
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,16 @@ def evaluate(
         >>> evaluate(policy, new, new > 0.5).held
         True
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1); got {level:g}.")
+    scalars.share(level, "level")
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be what certify or review made; got {type(policy).__name__}.")
     rows = read(confidence, correct)
-    if policy.fingerprint and rows.fingerprint == policy.fingerprint:
+    if policy.fingerprint and digest(rows.hashed) == policy.fingerprint:
         raise ValueError(
             f"these {count(len(rows))} rows are the rows the policy was certified on; pass other rows, or the numbers "
             "would be optimistic."
         )
-    if (known := rows.known(policy.sample)) > MOST:
+    if (known := share_of(rows.hashed, policy.sample, least=FEWEST)) > MOST:
         raise ValueError(
             f"about {share(known)} of these {count(len(rows))} rows are among those the policy was certified on; pass "
             "other rows, or the numbers would be optimistic."

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.io import entries
 from calibrant.io.atomic import write_whole
 from calibrant.metrics.binomial import interval
 from calibrant.predictions.predictions import Predictions
@@ -21,6 +22,9 @@ from calibrant.selection.thresholds import read_classes, read_scores
 FORMAT = "calibrant.policy"
 VERSION = 1
 LEVEL = 0.95  # of the interval of the coverage
+MOST = 10**15  # rows
+LARGEST = float(np.finfo(np.float64).max)
+LONGEST = 8192  # characters of a fingerprint
 
 
 @dataclass(frozen=True)
@@ -179,24 +183,35 @@ class Policy:
     def from_json(cls, text: str) -> "Policy":
         """Read what `to_json` wrote."""
         try:
-            told = json.loads(text)
-        except ValueError as error:
+            told = entries.parsed(text)
+        except (ValueError, TypeError) as error:
             raise ValueError(f"a policy must be JSON; {error}.") from None
         if not isinstance(told, dict) or told.get("format") != FORMAT:
             raise ValueError(f"a policy must be a JSON object of format {FORMAT!r}; this is something else.")
-        if told.get("version") != VERSION:
-            raise ValueError(f"a policy must be of version {VERSION}; got {told.get('version')!r}.")
+        if type(told.get("version")) is not int or told["version"] != VERSION:
+            raise ValueError(f"a policy must be of version {VERSION}; got {told.get('version')!r:.50}.")
         try:
-            parts = {str(name): _part(**part) for name, part in told["parts"].items()}
-            own = {name: told[name] for name in cls.__dataclass_fields__ if name != "parts"}
-            if not parts or (not own["by_class"] and "all" not in parts):
-                raise TypeError("no threshold")
-            for name in ("max_error", "delta"):
-                if type(own[name]) not in (int, float):
-                    raise TypeError(f"{name} is {own[name]!r:.50}")
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"a policy must hold all its entries; this one is damaged ({error}).") from None
-        return cls(parts=parts, **own)
+            parts = {name: _part(part) for name, part in entries.entry(told, "parts", dict).items()}
+            made = cls(
+                max_error=entries.number(told, "max_error", 0.0, 1.0),
+                delta=entries.number(told, "delta", 0.0, 1.0),
+                parts=parts,
+                method=entries.entry(told, "method", str),
+                by_class=entries.entry(told, "by_class", bool),
+                score=entries.entry(told, "score", str),
+                fingerprint=entries.hexadecimal(told, "fingerprint", LONGEST),
+                sample=entries.hexadecimal(told, "sample", LONGEST),
+                versions=entries.entry(told, "versions", str),
+            )
+            classes = bool(parts) and all(name.lstrip("-").isdecimal() for name in parts)
+            if not (classes if made.by_class else list(parts) == ["all"]) or len(made.sample) % 8:
+                raise ValueError(f"parts must be named by class, or be one for all rows; got {list(parts)!r:.50}")
+            for name in ("n", "accepted", "errors"):
+                if told.get(name) != getattr(made, name):
+                    raise ValueError(f"{name} must be the sum over its parts; got {told.get(name)!r:.50}")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"a policy must hold what `to_json` wrote; this one is damaged: {error}.") from None
+        return made
 
     def save(self, path: str | Path) -> None:
         """Write the JSON to a file, all of it or nothing."""
@@ -211,7 +226,10 @@ class Policy:
             raise FileNotFoundError(f"{path} does not exist.") from None
         except (UnicodeDecodeError, IsADirectoryError):
             raise ValueError(f"{path} must be a policy, a JSON text; it is something else.") from None
-        return cls.from_json(text)
+        try:
+            return cls.from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def __str__(self) -> str:
         if not self.feasible:
@@ -221,7 +239,17 @@ class Policy:
         return f"{self.reason} It covers {spread} of the rows; {percent(1 - self.coverage, 1)} go to review."
 
 
-def _part(*, threshold: float | None, **evidence: Any) -> Part:
-    if not (threshold is None or (type(threshold) in (int, float) and math.isfinite(threshold))):
-        raise TypeError(f"threshold must be a number or null; got {threshold!r:.50}")
-    return Part(threshold, **evidence)
+def _part(told: Any) -> Part:
+    if not isinstance(told, dict):
+        raise TypeError(f"a part must be an object; got {told!r:.50}")
+    n = entries.whole(told, "n", 1, MOST)
+    accepted = entries.whole(told, "accepted", 0, n)
+    threshold, bound = told.get("threshold"), told.get("bound")
+    return Part(
+        threshold=None if threshold is None else entries.number(told, "threshold", -LARGEST, LARGEST),
+        n=n,
+        accepted=accepted,
+        errors=entries.whole(told, "errors", 0, accepted),
+        bound=None if bound is None else entries.number(told, "bound", 0.0, 1.0),
+        reason=entries.entry(told, "reason", str),
+    )

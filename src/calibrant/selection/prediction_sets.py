@@ -14,10 +14,9 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from calibrant.predictions import checks
+from calibrant.predictions import checks, scalars
 from calibrant.predictions.types import PerSample, Probs
 from calibrant.records import count, percent
-from calibrant.selection.thresholds import check_share
 
 Score = Callable[[Tensor, Tensor], Tensor]
 
@@ -169,9 +168,9 @@ def conformal(
         tensor([[ True, False],
                 [ True, False]])
     """
-    check_share(alpha, "alpha")
-    if seed is not None and seed < 0:
-        raise ValueError(f"seed must not be negative; got {seed}.")
+    scalars.share(alpha, "alpha")
+    if seed is not None:
+        scalars.seed(seed)
     p = _read(probs)
     n, k = p.shape
     y = checks.tensor(labels, "labels").to(p.device)

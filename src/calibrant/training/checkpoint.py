@@ -11,6 +11,7 @@ from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
 from calibrant.io.atomic import write_whole
+from calibrant.io.entries import parsed
 from calibrant.io.sealed import KEY, UNSEALED, check_seal, seal
 
 VERSION = 2  # 1 had no digest
@@ -26,10 +27,10 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write` wrote; anything else is a ValueError."""
     blob = path.read_bytes()
     try:
-        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-        facts = json.loads(header["__metadata__"][KEY])
+        header = parsed(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        facts = parsed(header["__metadata__"][KEY])
         tensors, version = tensors_of(blob), facts.get("version")
-    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError):
         raise ValueError(f"{path} must be a checkpoint of calibrant; it is damaged, or something else.") from None
     if version not in (1, VERSION):
         raise ValueError(f"{path} must be of version 1 or {VERSION}; got {version!r:.100}.")

@@ -1,6 +1,7 @@
 """Training recipes: every setting that determines the result of a run, read from TOML."""
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
@@ -88,6 +89,8 @@ class Recipe:
     def __post_init__(self) -> None:
         for own in fields(self):
             object.__setattr__(self, own.name, _typed(own, getattr(self, own.name)))
+        if not re.fullmatch(r"[\w.+ -]*", self.name) or set(self.name) == {"."}:
+            raise ValueError(f"name must be that of a folder: letters, digits, and . _ + - ; got {self.name!r:.60}.")
         for name in ("epochs", "batch", "lr", "clip", "factor"):
             if not getattr(self, name) > 0 or (math.isinf(getattr(self, name)) and name != "clip"):
                 raise ValueError(f"{name} must be above 0; got {getattr(self, name)}.")
@@ -117,17 +120,17 @@ class Recipe:
         if path.suffix == ".toml":
             if not path.is_file():
                 raise FileNotFoundError(f"{path} does not exist or is not a file.")
-            text, name = path.read_text(encoding="utf-8"), path.stem
+            blob, name = path.read_bytes(), path.stem
         else:
             name = str(source)
             if name not in names():
                 near = nearest(name, names())
                 hint = f"did you mean {near}?" if near else f"there are {', '.join(names())}."
                 raise ValueError(f"recipe must be a name or a .toml file; got {name!r}; {hint}")
-            text = (HOME / f"{name}.toml").read_text(encoding="utf-8")
+            blob = (HOME / f"{name}.toml").read_bytes()
         try:
-            found = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            found = tomllib.loads(blob.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path.name} must be TOML; {error}.") from None
         return cls.of({"name": name} | found | dict(changes or {}))
 

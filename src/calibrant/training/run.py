@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ import torch
 from torch import nn
 
 from calibrant.io.atomic import write_arrays, write_whole
+from calibrant.io.entries import parsed
+from calibrant.io.npz import read_arrays
 from calibrant.predictions.predictions import Predictions
 from calibrant.records import Curve
 from calibrant.training import checkpoint
@@ -43,7 +44,7 @@ class Run:
         if not path.is_file():
             raise FileNotFoundError(f"{folder} must hold a finished run; it has no {FACTS}.")
         try:
-            found = cls(Path(folder), json.loads(path.read_text(encoding="utf-8")))
+            found = cls(Path(folder), parsed(path.read_bytes()))
             if found.recipe.epochs == len(found.history):
                 return found
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -86,10 +87,9 @@ class Run:
         if part not in self.facts["rows"]:
             raise ValueError(f"part must be one that the recipe has; {self.folder} has no {part} set.")
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                features = arrays["features"] if "features" in arrays.files else None
-                return Predictions(logits=arrays["logits"], labels=arrays["labels"], features=features)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            arrays, _ = read_arrays(path, ("logits", "labels", "features"))
+            return Predictions(logits=arrays["logits"], labels=arrays["labels"], features=arrays.get("features"))
+        except (OSError, ValueError, KeyError):
             remedy = f"Remove {FACTS} beside it, and train again."
             raise ValueError(f"{path} must be what the run wrote; it is missing or damaged. {remedy}") from None
 
@@ -126,6 +126,4 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(f"{folder} must be used by one run at a time; another is training in it.") from None
-        for rest in folder.glob(".*.tmp"):  # left by a process that was killed while writing
-            rest.unlink()
         yield

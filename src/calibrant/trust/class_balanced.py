@@ -68,7 +68,7 @@ class ClassBalanced(Learned):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         features: Any = None,
         *,
         beta: float = 0.9999,

@@ -11,7 +11,7 @@ from calibrant.predictions.collect import device_of, evaluating, logits_of
 from calibrant.predictions.fit_data import columns
 from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.sampling import CONFIDENCES, Score, check_score
+from calibrant.trust._machinery.sampling import CONFIDENCES, Score
 from calibrant.trust.predictor import Onlooker
 
 
@@ -49,7 +49,6 @@ class Ensemble(Onlooker):
     @classmethod
     def fit(cls, models: Iterable[nn.Module], *, score: Score = "msp") -> "Ensemble":
         """Take the members as they are, the classifier first; nothing is learned."""
-        check_score(score)
         members = tuple(models)
         if len(members) < 2:
             raise ValueError(f"models must be at least 2, the classifier first; got {len(members)}.")

@@ -53,7 +53,7 @@ class Focal(Learned):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         features: Any = None,
         *,
         gamma: float = 2.0,

@@ -21,7 +21,7 @@ from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.scores import SORTED, log_odds, own_scores
 from calibrant.predictions.fit_data import FitData, of_call, of_fit
 from calibrant.predictions.types import Vector
-from calibrant.trust._machinery.heads import Kind, Net, check_kind, learnable, prepared, started, z_of
+from calibrant.trust._machinery.heads import Kind, Net, learnable, prepared, started, z_of
 from calibrant.trust.predictor import TrustFit, TrustPredictor
 
 Made = TypeVar("Made", bound="Learned")
@@ -53,7 +53,7 @@ class Learned(TrustPredictor):
     def fit(
         cls: "type[Made]",
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         features: Any = None,
         *,
         head: Kind = "linear",
@@ -79,7 +79,6 @@ class Learned(TrustPredictor):
         The target is 1 for right rows and 0 for wrong ones, or the true class probability where the predictor estimates
         it. Features are used if the rows have them; without an anchor they are required.
         """
-        check_kind(head)
         loss(torch.zeros(2), torch.tensor([0.0, 1.0]))  # a wrong option fails before the work
         wrong = int((~rows.correct).sum())
         if not 0 < wrong < rows.n:

@@ -28,7 +28,7 @@ class Mcp(TrustPredictor):
     """
 
     @classmethod
-    def fit(cls, logits: Any, labels: Any, features: Any = None) -> "Mcp":
+    def fit(cls, logits: Any, labels: Any = None, features: Any = None) -> "Mcp":
         """Read the rows; there is nothing to fit, and features are not looked at."""
         rows = FitData.read(logits, labels)
         return cls({}, {}, TrustFit(rows.n, rows.k, int((~rows.correct).sum()), ()))

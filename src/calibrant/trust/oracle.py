@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.losses.functional import check_shapes, check_values
+from calibrant.losses.functional import check_batch, check_values
 from calibrant.metrics.delong import paired_auroc
 from calibrant.metrics.scores import log_odds
 from calibrant.predictions.collect import answered, batches, called, device_of, evaluating, logits_of
 from calibrant.predictions.fit_data import columns
 from calibrant.predictions.types import Confidence
 from calibrant.registry import TRUST
-from calibrant.trust._machinery.heads import Kind, check_kind, learnable, started, z_of
+from calibrant.trust._machinery.heads import Kind, learnable, started, z_of
 from calibrant.trust._machinery.sampling import seeded
 from calibrant.trust.learned import SURE, Learned, Loss
 from calibrant.trust.predictor import Onlooker
@@ -158,7 +158,7 @@ class Oracle(Onlooker):
         with torch.no_grad():
             logits = columns(answered(self.classifier, inputs, labels))
         labels = labels.to(logits.device)
-        check_shapes(logits, labels)
+        check_batch(logits, labels)
         check_values(logits, labels)
         if TRUST[self.settings["loss"]].estimates_truth:
             return logits, logits.float().softmax(1).gather(1, labels[:, None].long()).squeeze(1)
@@ -207,7 +207,6 @@ def _loss(method: type[Learned], options: dict[str, Any], counted: Callable[[], 
 def _check(
     loader: Iterable[Any], validation: Iterable[Any] | None, head: str, epochs: int, resize: int, *, anchor: bool
 ) -> None:
-    check_kind(head)
     if head == "mlp":
         raise ValueError("head must be linear or signed_distance: the backbone is the network.")
     if epochs < 0 or resize < 0:

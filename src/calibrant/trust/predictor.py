@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.calibrator import PROBED, check_width
+from calibrant.calibrators.calibrator import PROBED, check_fit, check_width
 from calibrant.io.sealed import TRUST_PREDICTOR, Contents, write
 from calibrant.predictions.collect import answered, batches, device_of, evaluating
 from calibrant.predictions.fit_data import checked, columns
@@ -54,7 +54,13 @@ class TrustPredictor(nn.Module, ABC):
     """
 
     story: ClassVar[type] = TrustFit
+    infinite: ClassVar[tuple[str, ...]] = ()  # tensors that may hold infinity
     estimates_truth = False  # the probability of the true class, in place of the chance of being right
+
+    def __init_subclass__(cls) -> None:
+        """Let every predictor's ``fit`` check its options by their annotations."""
+        super().__init_subclass__()
+        check_fit(cls)
 
     def __init__(self, state: Mapping[str, Tensor], settings: Mapping[str, Any], fitted: TrustFit) -> None:
         super().__init__()
@@ -93,18 +99,12 @@ class TrustPredictor(nn.Module, ABC):
     def judge(self, predictions: Predictions) -> Predictions:
         """Return the same answers with this confidence: what metrics, audits and policies read.
 
-        Rows that the predictor was fitted on are marked, so that an audit of them warns that it is optimistic.
+        They remember the rows that the predictor was fitted on: an audit of those warns that it is optimistic.
         """
         features = predictions.features if self.needs_features else None
         with torch.no_grad():
             confidence: Confidence = self(predictions.logits, features)
-        judged = Predictions(
-            confidence=confidence, correct=predictions.correct, groups=predictions.groups, weights=predictions.weights
-        )
-        judged.distrust_below = self.distrust_below
-        if predictions.fingerprint in self.fitted.rows:
-            judged.fitted_on = (judged.fingerprint,)
-        return judged
+        return predictions.judged(confidence, self.fitted.rows, self.distrust_below)
 
     def words(self) -> str:
         """Say in a few words what was fitted."""
@@ -160,11 +160,17 @@ class Onlooker(nn.Module, ABC):
     """
 
     story: ClassVar[type] = TrustFit
+    infinite: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def rebuilt(cls, contents: Contents) -> None:
         """Refuse: only predictors that read rows are saved."""
         raise ValueError(f"method must read rows; {contents.method} looks at the classifier's inputs")
+
+    def __init_subclass__(cls) -> None:
+        """Let every predictor's ``fit`` check its options by their annotations."""
+        super().__init_subclass__()
+        check_fit(cls)
 
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__()

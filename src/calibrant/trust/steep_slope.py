@@ -76,7 +76,7 @@ class SteepSlope(Learned):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
+        labels: Any = None,
         features: Any = None,
         *,
         alpha_plus: float = 1.0,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -62,8 +62,8 @@ class TrustScore(TrustPredictor):
     def fit(
         cls,
         logits: Any,
-        labels: Any,
-        features: Any,
+        labels: Any = None,
+        features: Any = None,
         *,
         filtering: Filtering = "none",
         alpha: float = 0.0,
@@ -160,8 +160,6 @@ class TrustScore(TrustPredictor):
 
 
 def _check_options(filtering: str, alpha: float, k_density: int, neighbour: int) -> None:
-    if filtering not in get_args(Filtering):
-        raise ValueError(f"filtering must be one of {', '.join(get_args(Filtering))}; got {filtering!r}.")
     if filtering == "none" and alpha != 0:
         raise ValueError(f"alpha must be 0 without filtering; got {alpha}. Pass filtering='density'.")
     if filtering == "density" and not 0 < alpha < 1:

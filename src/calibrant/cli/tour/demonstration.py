@@ -1,13 +1,10 @@
 """Both experiments -> findings; nothing within the noise is called a difference."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from calibrant.cli.tour.experiments import (
     ALPHA,
@@ -21,27 +18,16 @@ from calibrant.cli.tour.experiments import (
     joined,
     real_logits,
 )
+from calibrant.predictions.threads import alone
 from calibrant.records import Findings, Record, count, percent
 from calibrant.report.notation import estimate, number
 
 
 def demonstrate(out: Path, *, size: Size = FULL, on_step: OnStep = lambda name: None) -> Findings:
     """Audit, repair, certify and train on real rows. Runs are left in ``out``/runs, where a second call finds them."""
-    with _one_thread():
-        parts = (real_logits(size, on_step), five_losses(out, size, on_step))
+    parts = alone(lambda: (real_logits(size, on_step), five_losses(out, size, on_step)))  # results of one thread
     found = joined(" ".join(part.understood for part in parts), parts)
     return replace(found, verdict=headline(found.records), advice=findings(found.records))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch work in one thread: for tensors this small it is faster, and results do not depend on the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def headline(records: Sequence[Record]) -> str:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import check_shapes, surest
+from calibrant.losses.functional import check_batch, surest
 from calibrant.metrics.scores import entropy_of
 from calibrant.predictions.types import Labels, Logits, PerSample, Scalar, widened
 from calibrant.registry import PENALTIES
@@ -66,7 +66,7 @@ def soft_avuc(logits: Logits, labels: Labels, *, threshold: float = 0.5, tempera
 
 def _read(logits: Logits, labels: Labels) -> tuple[PerSample, Tensor, PerSample]:
     """Return confidence, correctness and entropy of each row, from one log-softmax."""
-    check_shapes(logits, labels)
+    check_batch(logits, labels)
     logp = widened(logits).log_softmax(1)
     return *surest(logp, labels), entropy_of(logp)
 

@@ -1,5 +1,6 @@
 """Confidence penalty: the negative entropy of the predictions."""
 
+from calibrant.losses.functional import check_batch
 from calibrant.metrics.scores import entropy
 from calibrant.predictions.types import Labels, Logits, Scalar
 from calibrant.registry import PENALTIES
@@ -19,4 +20,5 @@ def confidence_penalty(logits: Logits, labels: Labels) -> Scalar:
         >>> confidence_penalty(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
         tensor(-0.6931)
     """
+    check_batch(logits, labels)
     return -entropy(logits).mean()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from calibrant.losses.functional import check_shapes
+from calibrant.losses.functional import check_batch
 from calibrant.predictions.types import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
@@ -38,10 +38,10 @@ def kde_ece(logits: Logits, labels: Labels, *, bandwidth: float | None = None, p
         raise ValueError(f"bandwidth must be positive; got {bandwidth}.")
     if p not in (1, 2):
         raise ValueError(f"p must be 1 or 2; got {p}.")
-    check_shapes(logits, labels)
+    check_batch(logits, labels)
     n, k = logits.shape
     if n < 2:
-        return widened(logits).sum() * 0
+        return widened(logits).softmax(1).sum() * 0
     with torch.autocast(logits.device.type, enabled=False):  # it would multiply matrices in half precision
         tiny = 1e-12 if logits.dtype == torch.float64 else 1e-9
         probs = widened(logits).softmax(1).clamp(tiny, 1 - tiny)

@@ -2,6 +2,7 @@
 
 import torch
 
+from calibrant.losses.functional import check_batch
 from calibrant.predictions.types import Labels, Logits, Scalar, widened
 from calibrant.registry import PENALTIES
 
@@ -21,6 +22,7 @@ def mdca(logits: Logits, labels: Labels) -> Scalar:
         >>> mdca(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]))
         tensor(0.3808)
     """
+    check_batch(logits, labels)
     probs = widened(logits).softmax(1)
     one = torch.full_like(probs[:, 0], 1 / len(probs))
     frequency = torch.zeros_like(probs[0]).index_add(0, labels, one)

@@ -16,6 +16,7 @@ import numpy as np
 from calibrant.predictions.types import Array
 
 BYTES = ("u1", b"u1")
+TUPLES = 32  # an array takes about six
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -27,6 +28,8 @@ def read(path: Path) -> dict[str, Any]:
         held = reader.load()
         if not isinstance(held, dict):
             raise TypeError(f"it holds a {type(held).__name__}")
+        if odd := [key for key in held if not isinstance(key, str | bytes)]:
+            raise TypeError(f"it has a key that is a {type(odd[0]).__name__}")
         return {_text(key): reader.value(value) for key, value in held.items()}
     except OSError:
         raise
@@ -87,10 +90,17 @@ class _Reader(pickle.Unpickler):
 
 
 def _measure(content: bytes) -> None:
-    """Refuse, before unpickling, a file that would allocate more memory than its own size."""
+    """Refuse, before unpickling, a file that would take more memory or time than its size says.
+
+    A tuple of twice the same tuple, sixty times over, is short to write, and takes years to hash as a key.
+    """
+    tuples = 0
     for operation, argument, _ in pickletools.genops(content):  # genops checks the lengths declared in the file
         if operation.name.endswith("PUT") and (argument is None or argument > len(content)):
             raise ValueError("it asks for more memory than it has bytes")
+        tuples += operation.name.startswith(("TUPLE", "FROZENSET"))
+    if tuples > TUPLES:
+        raise ValueError(f"it has {tuples} tuples, and an array needs few")
 
 
 def _plain(value: Any) -> int | str:

@@ -10,7 +10,7 @@ is left out.
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,6 @@ Kind = Literal["linear", "signed_distance", "mlp"]
 Net = dict[str, Tensor]
 WIDTHS = (400, 400, 400, 400)  # of ConfidNet
 TINY = 1e-7  # added to the length of the weights
-
-
-def check_kind(head: str) -> None:
-    """Refuse a head that does not exist."""
-    if head not in get_args(Kind):
-        raise ValueError(f"head must be one of {', '.join(get_args(Kind))}; got {head!r}.")
 
 
 def started(columns: Tensor, kind: Kind, *, anchor: bool, seed: int) -> Net:

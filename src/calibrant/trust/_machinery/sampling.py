@@ -80,12 +80,8 @@ CONFIDENCES: dict[str, Callable[[Stacked, Labels, Average], Confidence]] = {
 }
 
 
-def check_score(score: str, average: str = "probs") -> None:
-    """Refuse a score or an average that does not exist, or that do not go together."""
-    if score not in CONFIDENCES:
-        raise ValueError(f"score must be one of {', '.join(CONFIDENCES)}; got {score!r}.")
-    if average not in AVERAGES:
-        raise ValueError(f"average must be one of {', '.join(AVERAGES)}; got {average!r}.")
+def check_score(score: Score, average: Average) -> None:
+    """Refuse a score and an average that do not go together."""
     if score == "mutual_information" and average != "probs":
         raise ValueError(
             "average must be 'probs' for score 'mutual_information', which compares entropies; got 'logits'."

@@ -1,0 +1,120 @@
+"""Work on one-thread workers: results, errors, and everything of the caller's that must stay as it was."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from contextvars import ContextVar
+
+import pytest
+import torch
+
+from calibrant.predictions import facts
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.threads import alone, spread
+
+flag = ContextVar("flag", default="outside")
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_parts_come_back_in_order_whatever_their_number():
+    for number in (0, 1, 2, 7, 40):
+        assert spread(lambda n: n * n, range(number)) == [n * n for n in range(number)]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_workers_use_one_thread_and_the_caller_keeps_its_own():
+    assert set(spread(lambda _: torch.get_num_threads(), range(8))) == {1}
+    assert alone(torch.get_num_threads) == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_worker_that_spreads_work_does_it_itself():
+    assert spread(lambda n: sum(spread(lambda m: m, range(n))), [3, 4, 5, 6]) == [3, 6, 10, 15]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_first_error_is_raised_when_all_have_ended():
+    ended = []
+
+    def work(n):
+        if n in (1, 2):
+            raise ValueError(f"part {n}")
+        ended.append(n)
+
+    with pytest.raises(ValueError, match="part 1"):
+        spread(work, range(6))
+    assert sorted(ended) == [0, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_workers_see_the_callers_context_and_grad_mode():
+    token = flag.set("inside")
+    try:
+        assert spread(lambda _: flag.get(), range(3)) == ["inside"] * 3
+    finally:
+        flag.reset(token)
+    assert alone(torch.is_grad_enabled)
+    with torch.no_grad():
+        assert not alone(torch.is_grad_enabled)
+    assert alone(torch.is_grad_enabled)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_that_build_predictions_at_once_leave_thread_counts_as_they_were():
+    z = torch.randn(3 * facts.CHUNK // 10, 10, generator=torch.Generator().manual_seed(0))
+    seen, expected = [], facts.from_logits(z, None).confidence
+
+    def build():
+        before = torch.get_num_threads()
+        found = Predictions(logits=z)
+        seen.append((before, torch.get_num_threads(), torch.equal(found.confidence, expected)))
+
+    builders = [threading.Thread(target=build) for _ in range(4)]
+    for each in builders:
+        each.start()
+    for each in builders:
+        each.join()
+    assert seen == [(2, 2, True)] * 4
+    assert torch.get_num_threads() == 2
+    later = []
+    new = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    new.start()
+    new.join()
+    assert later == [2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_workers_of_its_own():
+    code = (
+        "import os, torch\n"
+        "from calibrant.predictions.threads import spread\n"
+        "torch.set_num_threads(2)\n"
+        "assert spread(abs, [-1, 2]) == [1, 2]\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if spread(abs, [-1, 2]) == [1, 2] else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "0"
+
+
+def test_random_numbers_are_the_same_after_work_is_spread():
+    random.seed(0)
+    torch.manual_seed(0)
+    expected = random.random(), torch.rand(1)
+    random.seed(0)
+    torch.manual_seed(0)
+    spread(abs, [-1, 2, -3])
+    assert (random.random(), torch.rand(1)) == expected

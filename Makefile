@@ -5,7 +5,7 @@ PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # bytecode is written for what is imported, when it is imported first, and not for all that is installed
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test browser check bench clean
+.PHONY: help demo test fuzz faults browser check bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -20,12 +20,18 @@ help:  ## list the targets
 demo: .venv/ready  ## audit, repair, certify and train on real rows, and write demo/report.html
 	$(BIN)/calibrant demo
 
-test: .venv/ready  ## every test: tables, properties, doctests, simulations, the page in Chromium
+test: .venv/ready  ## every test - tables, properties, doctests, simulations, the page in Chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 browser:  ## install Chromium and chromedriver for the browser tests (Debian)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null
+
+fuzz: .venv/ready  ## random good and bad input for MINUTES (60) with another SEED (1)
+	$(BIN)/python tests/fuzz/fuzz.py --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+
+faults: .venv/ready  ## kill commands KILLS (200) times, fill the disk, let two write one file
+	$(BIN)/python tests/faults/faults.py --kills $(or $(KILLS),200) --seed $(or $(SEED),1)
 
 check: .venv/ready  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -183,6 +183,31 @@ def test_ten_digits_keep_their_accuracy():
     assert log_loss(y[half:], model.predict_proba(x[half:])) < log_loss(y[half:], plain.predict_proba(x[half:])) / 2
 
 
+class Counted(SVC):
+    """An SVC that counts how often it is asked for predictions."""
+
+    predicted = 0
+
+    def predict(self, X):
+        type(self).predicted += 1
+        return super().predict(X)
+
+
+@pytest.mark.parametrize("cv", [3, "prefit"])
+def test_a_row_by_itself_has_the_probabilities_it_has_among_others(cv):
+    x, y = load_digits(return_X_y=True)
+    svc = Counted().fit(x[:600], y[:600])
+    model = CalibratedClassifier(svc, cv=cv).fit(x[600:1200], y[600:1200])
+    at = model.estimator_
+    odd = np.flatnonzero(at.decision_function(x).argmax(1) != at.predict(x))  # it predicts by votes of pairs
+    assert len(odd) > 0
+    asked = Counted.predicted
+    together = model.predict_proba(x)
+    for i in odd:
+        np.testing.assert_allclose(model.predict_proba(x[i : i + 1]), together[i : i + 1], rtol=1e-9)
+    assert Counted.predicted == asked  # the scores alone are needed
+
+
 def test_scores_of_pairs_of_classes_are_refused():
     with pytest.raises(ValueError, match="decision_function_shape='ovr'"):
         CalibratedClassifier(SVC(decision_function_shape="ovo")).fit(*load_iris(return_X_y=True))

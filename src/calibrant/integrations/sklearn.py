@@ -103,21 +103,26 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         strange = ~np.isin(y, self.classes_)
         if strange.any():
             raise ValueError(f"y must hold classes that the estimator has seen; got {y[strange].tolist()[0]!r}.")
-        return _scores(estimator, X, self.classes_), torch.from_numpy(np.searchsorted(self.classes_, y))
+        scores = _scores(estimator, X, self.classes_)
+        _check_order(_disagreeing(estimator, X, scores, self.classes_))
+        return scores, torch.from_numpy(np.searchsorted(self.classes_, y))
 
     def _held_out(self, estimator: Any, X: Any, y: Array) -> tuple[Tensor, Tensor]:
         """Return out-of-fold scores and their labels."""
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("y must hold at least two classes; got one class.")
-        parts = []
+        parts, disagreeing = [], []
         for train, test in self._splits(X, y):
             copy = clone(estimator).fit(_safe_indexing(X, train), y[train])
             known = test[np.isin(y[test], y[train])]
             if len(known):
-                parts.append((_scores(copy, _safe_indexing(X, known), self.classes_), torch.from_numpy(labels[known])))
+                rows = _safe_indexing(X, known)
+                parts.append((_scores(copy, rows, self.classes_), torch.from_numpy(labels[known])))
+                disagreeing.append(_disagreeing(copy, rows, parts[-1][0], self.classes_))
         if not parts:
             raise ValueError("cv must hold out rows of classes that the other rows have; got none. Use fewer folds.")
+        _check_order(np.concatenate(disagreeing))
         scores, truth = zip(*parts, strict=True)
         return torch.cat(scores), torch.cat(truth)
 
@@ -148,11 +153,28 @@ def _scores(estimator: Any, X: Any, classes: Array) -> Tensor:
     seen = np.searchsorted(classes, estimator.classes_)
     if given.shape[1] != len(seen):
         raise ValueError(f"estimator must give one score for each of {len(seen)} classes; got {given.shape[1]} a row.")
-    if len(seen) > 2 and (estimator.classes_[given.argmax(1)] != estimator.predict(X)).mean() > 0.5:
+    scores = np.repeat(given.max(1, keepdims=True) + np.log(PROB_ZERO), len(classes), 1)
+    scores[:, seen] = given
+    return torch.from_numpy(scores)
+
+
+def _disagreeing(estimator: Any, X: Any, scores: Tensor, classes: Array) -> Array:
+    """Return for each row whether the estimator predicts another class than the one of the largest score.
+
+    Of two classes it may predict by a threshold of its own.
+    """
+    if len(classes) == 2:
+        return np.zeros(len(scores), bool)
+    return np.asarray(classes[scores.argmax(1).numpy()] != estimator.predict(X))
+
+
+def _check_order(disagreeing: Array) -> None:
+    """Refuse scores that are not those of the classes, in `fit` only.
+
+    A few rows may disagree: an SVC predicts by votes of pairs, its scores only follow them.
+    """
+    if disagreeing.mean() > 0.5:
         raise ValueError(
             "estimator must give a score for each class, the largest for the one it predicts; it predicts others. "
             "An SVC needs decision_function_shape='ovr'."
         )
-    scores = np.repeat(given.max(1, keepdims=True) + np.log(PROB_ZERO), len(classes), 1)
-    scores[:, seen] = given
-    return torch.from_numpy(scores)

@@ -322,14 +322,29 @@ def test_a_mistake_at_the_door_gets_one_sentence(name, wrong, said):
         refit(row, *wrong(logits, labels), features, weight, bias)
 
 
+@pytest.mark.parametrize("place", range(len(ROWS)))
+def test_what_comes_in_as_numpy_goes_out_as_numpy(place):
+    cal = fitted(place)
+    given = cal.probe(7)
+    with torch.no_grad():
+        expected = cal(*given).numpy()
+    for arrays in ([x.numpy() for x in given], [x.tolist() for x in given]):
+        found = cal(*arrays)
+        assert type(found) is np.ndarray
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)  # a list is read as float64
+    assert cal(given[0].numpy(), *given[1:]).dtype == np.float32
+
+
 def test_a_mistake_when_calling_gets_one_sentence():
     cal = fitted(1)
     with pytest.raises(ValueError, match=r"logits must have 4 columns, as when fitted; got \(3, 5\)"):
         cal(torch.zeros(3, 5))
-    with pytest.raises(TypeError, match="must be a floating point tensor"):
+    with pytest.raises(TypeError, match=r"logits must be floats of shape \(n, 4\); got torch.int64 of shape \(3, 4\)"):
         cal(torch.zeros(3, 4, dtype=torch.long))
-    with pytest.raises(TypeError, match="logits"):
-        cal([[0.0] * 4])
+    with pytest.raises(TypeError, match=r"logits must be numbers; got <U1\."):
+        cal([["a"] * 4])
+    with pytest.raises(TypeError, match=r"logits must be floats of shape \(n, 4\); got torch.int64"):
+        cal(np.zeros((3, 4), int))
     with pytest.raises(ValueError, match="1 of 3 rows"):
         cal(torch.tensor([[0.0, 1, 2, 3], [0, math.inf, 1, 2], [0, 0, 0, 0]]))
 

@@ -3,9 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from calibrant.calibrators.autocalibrate import autocalibrate
+from calibrant.calibrators.temperature import Temperature
+from calibrant.cli import app
 from calibrant.evaluation.audit import audit
 from calibrant.predictions.predictions import Predictions
 
@@ -27,6 +32,8 @@ SPARSE[:500] = -100
 SHIFTED = (LABELS + 3) % 10
 TWO = LOGITS[:, :2]
 SOFT = torch.full((2000, 10), 0.1)
+SEVERAL = torch.nn.functional.one_hot(LABELS, 10) + torch.nn.functional.one_hot((LABELS + 1) % 10, 10)
+SEVERAL[:2] = 0
 
 
 @dataclass
@@ -108,7 +115,7 @@ MISTAKES = [
         "a fill value left in",
         {"logits": LOGITS, "labels": SPARSE},
         "labels must lie in [0, 10); 500 of 2000 equal -100, which is no class. "
-        "Pass ignore_index=-100 to leave them out.",
+        "Pass Predictions(..., ignore_index=-100), or --ignore-index -100, to leave them out.",
     ),
     Mistake(
         "only fill values",
@@ -120,6 +127,12 @@ MISTAKES = [
         {"logits": LOGITS, "labels": SOFT},
         "labels must be class indices (n,) or one-hot rows; got rows that are not one-hot. Soft labels have no single "
         "right class, so calibration is not defined for them: pass the most likely class, or draw one.",
+    ),
+    Mistake(
+        "several labels a row",
+        {"logits": LOGITS, "labels": SEVERAL},
+        "labels must be class indices (n,) or one-hot rows; got 1998 rows with several classes and 2 with none. Audit "
+        "each class of several labels by itself: Predictions(logits=logits[:, k], labels=labels[:, k]).",
     ),
     Mistake(
         "scores that do not sum to 1",
@@ -611,6 +624,7 @@ def test_some_rows_are_taken_by_a_mask():
         ([True], "rows must be whole numbers, or a mask of shape (200,); got bool of shape (1,)."),
         ("ab", "rows must be numbers; got <U2."),
         (None, "rows must be numbers; got object."),
+        ([None, 1], "rows must be numbers; got object, such as None."),
     ],
     ids=str,
 )
@@ -618,3 +632,40 @@ def test_rows_that_are_not_there_are_refused(rows, said):
     with pytest.raises((TypeError, ValueError)) as raised:
         Predictions(logits=LOGITS[:200], labels=LABELS[:200]).take(rows)
     assert str(raised.value) == said
+
+
+def test_the_remedy_for_fill_values_works_in_a_fit_and_in_commands(tmp_path):
+    kept = SPARSE != -100
+    expected = Temperature.fit(LOGITS[kept], LABELS[kept]).temperature
+    with pytest.raises(ValueError, match=r"Pass Predictions\(\.\.\., ignore_index=-100\), or --ignore-index -100"):
+        Temperature.fit(LOGITS, SPARSE)
+    rows = Predictions(logits=LOGITS, labels=SPARSE, ignore_index=-100)
+    assert Temperature.fit(rows).temperature == pytest.approx(float(expected), rel=1e-9)
+    assert autocalibrate(rows, methods=("temperature",)).calibrator.fitted.n == int(kept.sum())
+    np.savez(tmp_path / "rows.npz", logits=LOGITS.numpy(), labels=SPARSE.numpy())
+    command = ["calibrate", str(tmp_path / "rows.npz"), "--method", "temperature", "--ignore-index", "-100"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+
+
+def test_the_remedy_for_several_labels_a_row_works():
+    for k in range(3):
+        one = Predictions(logits=LOGITS[:, k], labels=SEVERAL[:, k])
+        assert one.understood.startswith("2 000 rows x 2 classes")
+
+
+@pytest.mark.parametrize(
+    "types", [("Float64", "boolean", "Int64"), ("double[pyarrow]", "bool[pyarrow]", "int64[pyarrow]")]
+)
+def test_columns_of_pandas_are_numbers_whatever_their_type(types):
+    real, truth, whole = types
+    sure = Predictions(
+        confidence=pd.Series([0.9, 0.8, 0.7], dtype=real), correct=pd.Series([True, False, True], dtype=truth)
+    )
+    assert sure.confidence.tolist() == [0.9, 0.8, 0.7]
+    assert sure.correct.tolist() == [True, False, True]
+    logits = pd.DataFrame(LOGITS[:50].double().numpy()).astype(real)
+    rows = Predictions(logits=logits, labels=pd.Series(LABELS[:50].numpy(), dtype=whole))
+    assert rows.correct.equal(Predictions(logits=LOGITS[:50].double(), labels=LABELS[:50]).correct)
+    with pytest.raises((TypeError, ValueError), match=r"^confidence must be (numbers|finite); "):
+        Predictions(confidence=pd.Series([0.9, None], dtype=real), correct=[True, False])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from calibrant.io.sealed import CALIBRATOR, Contents, write
 from calibrant.predictions import fingerprints, scalars
 from calibrant.predictions.facts import from_logits
-from calibrant.predictions.fit_data import FitData, checked
+from calibrant.predictions.fit_data import FitData, checked, of_arrays
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Features
 from calibrant.records import count, versions
@@ -153,8 +153,10 @@ class Calibrator(nn.Module, ABC):
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the calibrated (n, k) logits."""
 
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Calibrate (n, k) logits, or (n,) and (n, 1) where there are two classes."""
+    def forward(self, logits: Any, features: Any = None) -> Any:
+        """Calibrate (n, k) logits, or (n,) and (n, 1) where there are two classes; numpy in, numpy out."""
+        if not isinstance(logits, Tensor):
+            return of_arrays(self, logits, features)
         z = self._read(logits, features)
         out = z
         if not self.fitted.identity:

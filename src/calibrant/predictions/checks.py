@@ -4,6 +4,7 @@ Every refusal is one sentence: the argument, what it must be, what came, the lik
 """
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,9 @@ def tensor(value: Any, name: str) -> Tensor:
             pass  # a type or device that DLPack cannot carry; the array route below says what is wrong
         else:
             return tensor(found, name)
-    array = as_array(value, name)
+    array = _of_numbers(as_array(value, name))
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers; got {array.dtype}.{_named_labels_hint(name, array)}")
+        raise TypeError(f"{name} must be numbers; got {_odd(array)}.{_named_labels_hint(name, array)}")
     if array.dtype == np.uint64:
         return _signed(array, name)
     if array.dtype.itemsize > 8:
@@ -64,6 +65,19 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
         return np.asarray(value.cpu() if isinstance(value, Tensor) else value)
     except ValueError:
         raise ValueError(f"{name} must be rectangular; got rows of different lengths.") from None
+
+
+def _of_numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """Return Python numbers, as columns of nullable and Arrow types come, as an array of numbers."""
+    if array.dtype != object or not array.size or not all(isinstance(value, Real) for value in array.flat):
+        return array
+    return np.array(array.tolist())
+
+
+def _odd(array: NDArray[Any]) -> str:
+    """Say what an array holds in place of numbers; a missing value of pandas is named by its value."""
+    odd = [value for value in array.flat if not isinstance(value, Real)] if array.dtype == object and array.ndim else []
+    return f"{array.dtype}, such as {odd[0]!r:.40}" if odd else str(array.dtype)
 
 
 def _named_labels_hint(name: str, array: NDArray[Any]) -> str:

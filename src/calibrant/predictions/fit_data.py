@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.predictions import checks
 from calibrant.predictions.facts import Facts
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.types import Logits, widened
+from calibrant.predictions.types import Array, Logits, widened
 
 UNREAD = object()  # in place of features, where a method reads none
 
@@ -95,14 +96,24 @@ def _labelled(rows: Predictions, labels: Any, features: Any) -> Predictions:
     return rows.without_features() if features is UNREAD and rows.has_features else rows
 
 
+def of_arrays(fitted: nn.Module, logits: Any, features: Any) -> Array:
+    """Call a fitted thing with arrays that are not torch's; the answer is a numpy array."""
+    home = next((value.device for value in fitted.buffers()), torch.device("cpu"))
+    given = [checks.tensor(logits, "logits").to(home)]
+    if features is not None:
+        given.append(checks.tensor(features, "features").to(home))
+    with torch.no_grad():
+        answer: Array = fitted(*given).cpu().numpy()
+    return answer
+
+
 def checked(fitted: nn.Module, name: str, k: int, logits: Tensor, features: Tensor | None, *, needs: bool) -> Tensor:
     """Return (n, k) logits for a fitted thing; one column is the score of class 1 of two, half precision float32.
 
     ``needs`` says whether there must be features.
     """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim not in (1, 2):
-        got = f"{logits.dtype} of shape {tuple(logits.shape)}" if hasattr(logits, "dtype") else type(logits).__name__
-        raise TypeError(f"logits must be a floating point tensor of shape (n, {k}); got {got}.")
+    if not logits.is_floating_point() or logits.ndim not in (1, 2):
+        raise TypeError(f"logits must be floats of shape (n, {k}); got {logits.dtype} of shape {tuple(logits.shape)}.")
     z = columns(widened(logits))
     if z.shape[1] != k:
         raise ValueError(f"logits must have {k} columns, as when fitted; got {tuple(logits.shape)}.")

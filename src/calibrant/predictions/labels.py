@@ -31,6 +31,13 @@ def indices(labels: Tensor, n: int, k: int, ignored: int | None) -> tuple[Tensor
 def _one_hot(labels: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     if bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all()):
         return labels.long().argmax(1), ("one-hot labels read as indices",)
+    if bool(((labels == 0) | (labels == 1)).all()):
+        several, none = (int(rows.sum()) for rows in (labels.sum(1) > 1, labels.sum(1) == 0))
+        raise ValueError(
+            f"labels must be class indices (n,) or one-hot rows; got {several} rows with several classes and {none} "
+            "with none. Audit each class of several labels by itself: Predictions(logits=logits[:, k], "
+            "labels=labels[:, k])."
+        )
     raise ValueError(
         "labels must be class indices (n,) or one-hot rows; got rows that are not one-hot. Soft labels have no single "
         "right class, so calibration is not defined for them: pass the most likely class, or draw one."
@@ -55,7 +62,7 @@ def in_range(labels: Tensor, scores: Tensor, k: int) -> None:
         raise ValueError(f"labels must lie in [0, {k}); got [{low}, {high}]: {count} of {len(labels)} are no class.")
     raise ValueError(
         f"labels must lie in [0, {k}); {count} of {len(labels)} equal {fill}, which is no class. "
-        f"Pass ignore_index={fill} to leave them out."
+        f"Pass Predictions(..., ignore_index={fill}), or --ignore-index {fill}, to leave them out."
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.calibrators.calibrator import PROBED, check_fit, check_width
 from calibrant.io.sealed import TRUST_PREDICTOR, Contents, write
 from calibrant.predictions.collect import answered, batches, device_of, evaluating
-from calibrant.predictions.fit_data import checked, columns
+from calibrant.predictions.fit_data import checked, columns, of_arrays
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.types import Confidence
 from calibrant.records import count, versions
@@ -88,9 +88,11 @@ class TrustPredictor(nn.Module, ABC):
     def map(self, logits: Tensor, features: Tensor | None) -> Tensor:
         """Return the confidence of each row of (n, k) logits, in [0, 1]."""
 
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Return the confidence of each row, float64 in [0, 1]."""
-        with torch.autocast(logits.device.type if isinstance(logits, Tensor) else "cpu", enabled=False):
+    def forward(self, logits: Any, features: Any = None) -> Any:
+        """Return the confidence of each row, float64 in [0, 1]; numpy in, numpy out."""
+        if not isinstance(logits, Tensor):
+            return of_arrays(self, logits, features)
+        with torch.autocast(logits.device.type, enabled=False):
             return self.map(self._read(logits, features), features).double()
 
     def _read(self, logits: Tensor, features: Tensor | None) -> Tensor:

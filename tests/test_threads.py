@@ -7,12 +7,18 @@ import sys
 import threading
 from contextvars import ContextVar
 
+import pandas as pd
 import pytest
 import torch
 
+from calibrant.calibrators import calibrator
+from calibrant.calibrators.calibrator import Calibrator
+from calibrant.calibrators.temperature import Temperature
+from calibrant.cli.refusals import refused
 from calibrant.predictions import facts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.threads import alone, spread
+from calibrant.registry import CALIBRATORS
 
 flag = ContextVar("flag", default="outside")
 
@@ -118,3 +124,46 @@ def test_random_numbers_are_the_same_after_work_is_spread():
     torch.manual_seed(0)
     spread(abs, [-1, 2, -3])
     assert (random.random(), torch.rand(1)) == expected
+
+
+class Asked(Calibrator):
+    """Says how many threads its fit may use."""
+
+    @classmethod
+    def fit(cls, logits, labels=None, *, fail=False):
+        if fail:
+            raise ValueError("as asked")
+        return torch.get_num_threads()
+
+    def map(self, logits, features):
+        return logits
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_fits_of_few_rows_run_on_one_thread_and_those_of_many_on_all(monkeypatch):
+    monkeypatch.setattr(calibrator, "FEW", 200)
+    z = torch.randn(20, 10)
+    few = [z, z.numpy(), pd.DataFrame(z.numpy()), Predictions(logits=z, labels=torch.zeros(20).long())]
+    assert [Asked.fit(rows) for rows in few] == [1] * 4
+    assert Asked.fit(logits=z, labels=None) == 1
+    many = torch.randn(21, 10)
+    assert [Asked.fit(rows) for rows in (many, many.numpy(), Predictions(logits=many))] == [2] * 3
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ValueError, match="as asked") as raised:
+        Asked.fit(z, fail=True)
+    assert refused(raised.value) is False  # raised by this test, not by the package
+    with pytest.raises(ValueError, match="labels") as raised:
+        Temperature.fit(z, torch.full((20,), 77))
+    assert refused(raised.value)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", ["temperature", "vector", "smart", "dirichlet"])
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_a_fit_is_the_same_inside_any_mode_of_the_caller(name, around):
+    z = 3 * torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    y = z.argmax(1).where(torch.arange(100) % 3 > 0, torch.arange(100) % 4)
+    expected = dict(CALIBRATORS[name].fit(z, y).named_buffers())
+    with around():
+        found = dict(CALIBRATORS[name].fit(z * 1, y).named_buffers())
+    assert {key: value.tolist() for key, value in found.items()} == {k: v.tolist() for k, v in expected.items()}

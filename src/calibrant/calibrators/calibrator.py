@@ -1,5 +1,6 @@
 """The base class of calibrators: fitted tensors, a map from logits to logits, and a report of the fit."""
 
+import functools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from calibrant.predictions import fingerprints, scalars
 from calibrant.predictions.facts import from_logits
 from calibrant.predictions.fit_data import FitData, checked, of_arrays
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.threads import alone
 from calibrant.predictions.types import Features
 from calibrant.records import count, versions
 from calibrant.registry import CALIBRATORS
@@ -56,6 +58,7 @@ class Objective:
 
 
 Fitted = TypeVar("Fitted", bound="Calibrator")
+FEW = 1_000_000  # logits up to which a fit is faster on one thread (benchmarks/speed/threads.py)
 PROBED = 1_000_000  # classes up to which what was loaded is tried on a row
 
 
@@ -235,10 +238,29 @@ class Calibrator(nn.Module, ABC):
 
 
 def check_fit(method: type) -> None:
-    """Replace the ``fit`` that a class defines by one that checks its options."""
-    if "fit" in vars(method):
-        fit = scalars.checked(vars(method)["fit"].__func__, f"{method.__name__}.fit")
-        setattr(method, "fit", classmethod(fit))  # noqa: B010  mypy knows no other way
+    """Replace the ``fit`` that a class defines by one that checks its options and fits few rows on one thread.
+
+    A fit is many operations on small tensors: on two threads it takes up to ten times as long, on a busy machine more.
+    """
+    if "fit" not in vars(method):
+        return
+    fit = scalars.checked(vars(method)["fit"].__func__, f"{method.__name__}.fit")
+
+    @functools.wraps(fit)
+    def on_one_thread(*args: Any, **given: Any) -> Any:
+        rows = next(iter((*args[1:], *given.values())), None)
+        return alone(lambda: fit(*args, **given)) if _few(rows) else fit(*args, **given)
+
+    setattr(method, "fit", classmethod(on_one_thread))  # noqa: B010  mypy knows no other way
+
+
+def _few(rows: Any) -> bool:
+    """Say whether these are logits in main memory, so few that threads only hinder."""
+    given = rows.rows.scores if isinstance(rows, Predictions) else rows
+    if isinstance(given, Tensor):
+        return given.device.type == "cpu" and given.numel() <= FEW
+    size = getattr(given, "size", None)  # of an array or a table
+    return isinstance(size, int) and size <= FEW
 
 
 def check_width(width: int, *, needs: Any) -> None:

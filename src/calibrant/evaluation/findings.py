@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrant.io.atomic import check_target, write_whole
-from calibrant.records import Findings, Record, to_json
+from calibrant.records import Findings, Record, scalars, to_json
 
 ENDINGS = (".html", ".json")
 
@@ -20,6 +20,10 @@ class Report(ABC):
     def records(self) -> tuple[Record, ...]:
         """Every number, with its interval, noise floor and p-value where it has them."""
         return self.findings.records
+
+    def scalars(self) -> dict[str, float]:
+        """Return every value under a key of its own, for a tracker of experiments: ``mlflow.log_metrics(...)``."""
+        return scalars(self.records)
 
     @property
     def verdict(self) -> str:

@@ -1,11 +1,15 @@
 """Names to methods: plain functions, facts beside them, and a helpful answer to a wrong name."""
 
+import importlib
+import subprocess
+import sys
 import types
 
 import pytest
 
+import calibrant
 from calibrant import registry
-from calibrant.registry import ALL, METRICS, SCORES, Registry
+from calibrant.registry import ALL, CALIBRATORS, METRICS, SCORES, TRUST, Registry
 
 
 def test_a_name_gives_the_plain_function():
@@ -57,3 +61,29 @@ def test_class_names_become_snake_case_and_a_name_is_taken_once():
     assert found.entry("ada_focal").facts == {"needs": "nothing"}
     with pytest.raises(ValueError, match="two methods are named 'ada_focal'"):
         found.register()(AdaFocal)
+
+
+@pytest.mark.parametrize("methods", [CALIBRATORS, TRUST, METRICS], ids=lambda r: r.kind)
+def test_a_folder_lists_its_methods_and_has_them_as_attributes(methods):
+    folder = importlib.import_module(methods._home)
+    assert dir(folder) == sorted(method.__name__ for method in methods.values())
+    for name in dir(folder):
+        assert getattr(folder, name) in methods.values()
+
+
+def test_a_wrong_attribute_of_a_folder_is_answered_with_the_nearest():
+    with pytest.raises(
+        AttributeError, match=r"'calibrant.calibrators' has no attribute 'Smrt'\. Did you mean 'Smart'\?$"
+    ):
+        calibrant.calibrators.Smrt  # noqa: B018
+    with pytest.raises(ImportError, match="nothing"):
+        from calibrant.metrics import nothing  # noqa: F401
+    assert not hasattr(calibrant.trust, "_hidden")
+
+
+def test_a_module_of_a_folder_is_imported_without_the_others():
+    code = (
+        "import sys; from calibrant.calibrators import prior; print('calibrant.calibrators.dirichlet' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -7,6 +7,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -91,6 +92,24 @@ class Registry(Mapping[str, Any]):
     def entries(self) -> list[Entry]:
         """Return every entry in the order of names."""
         return [self._load()[name] for name in self]
+
+    def attribute(self, name: str) -> Any:
+        """Return the method of that name as its folder's `__getattr__` does: ``calibrators.Smart``.
+
+        A folder whose methods have the names of its modules cannot have them as attributes too.
+        """
+        hint = ""
+        if not name.startswith("_") and find_spec(f"{self._home}.{name}") is None:  # modules are for Python to import
+            methods = {entry.method.__name__: entry.method for entry in self.entries()}
+            if name in methods:
+                return methods[name]
+            near = nearest(name, methods)
+            hint = f". Did you mean {near}?" if near else ""
+        raise AttributeError(f"module {self._home!r} has no attribute {name!r}{hint}")
+
+    def attributes(self) -> list[str]:
+        """Return the names of the methods, as its folder's `__dir__` does."""
+        return sorted(entry.method.__name__ for entry in self.entries())
 
     def _load(self) -> dict[str, Entry]:
         if not self._loaded:

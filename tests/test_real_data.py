@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from real_data import both_sizes, larger, small
 
 import calibrant as cb
 from calibrant.registry import CALIBRATORS, METRICS, SCORES
+from calibrant.selection.prediction_sets import aps, conformal, raps
 
 
 def metric(name, p, **options):
@@ -69,3 +71,20 @@ def test_temperatures_for_each_row_win_on_a_real_classifier(real):
     assert ece["smart_proper"] < (ece["smart"] + 0.005 if real is larger else ece["temperature"])
     for score in ("nll", "brier"):
         assert metric(score, after["smart_proper"]) < metric(score, after["temperature"])
+
+
+@pytest.mark.parametrize(
+    ("score", "seed", "coverage", "size"),
+    [(aps, None, 0.992, 31.2), (aps, 0, 0.909, 4.2), (raps, None, 0.935, 5.1), (raps, 0, 0.904, 3.0)],
+)
+def test_the_sizes_of_prediction_sets_in_the_docstring_of_conformal_come_out(score, seed, coverage, size):
+    data = np.load(larger("logits/cifar100_resnet56_test.npz"))
+    probs, labels = torch.tensor(data["logits"]).double().softmax(1), torch.tensor(data["labels"]).long()
+    g, found = torch.Generator().manual_seed(0), []
+    for _ in range(5):
+        here, there = torch.randperm(10_000, generator=g).split(5_000)
+        sets = conformal(probs[here], labels[here], alpha=0.1, score=score, seed=seed)(probs[there])
+        held = sets.gather(1, labels[there][:, None]).double()
+        found.append((float(held.mean()), float(sets.sum(1).double().mean())))
+    assert np.mean(found, 0)[0] == pytest.approx(coverage, abs=0.003)
+    assert np.mean(found, 0)[1] == pytest.approx(size, rel=0.02)

@@ -240,7 +240,7 @@ class Calibrator(nn.Module, ABC):
 def check_fit(method: type) -> None:
     """Replace the ``fit`` that a class defines by one that checks its options and fits few rows on one thread.
 
-    A fit is many operations on small tensors: on two threads it takes up to ten times as long, on a busy machine more.
+    A fit is many operations on small tensors: on two threads it can take fifty times as long.
     """
     if "fit" not in vars(method):
         return
@@ -248,7 +248,7 @@ def check_fit(method: type) -> None:
 
     @functools.wraps(fit)
     def on_one_thread(*args: Any, **given: Any) -> Any:
-        rows = next(iter((*args[1:], *given.values())), None)
+        rows = args[1] if len(args) > 1 else given.get("logits")
         return alone(lambda: fit(*args, **given)) if _few(rows) else fit(*args, **given)
 
     setattr(method, "fit", classmethod(on_one_thread))  # noqa: B010  mypy knows no other way

@@ -333,6 +333,10 @@ def test_what_comes_in_as_numpy_goes_out_as_numpy(place):
         assert type(found) is np.ndarray
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)  # a list is read as float64
     assert cal(given[0].numpy(), *given[1:]).dtype == np.float32
+    called = []
+    with cal.register_forward_hook(lambda *_: called.append(1)):
+        cal(*[x.numpy() for x in given])
+    assert called == [1]
 
 
 def test_a_mistake_when_calling_gets_one_sentence():

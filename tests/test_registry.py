@@ -78,7 +78,9 @@ def test_a_wrong_attribute_of_a_folder_is_answered_with_the_nearest():
         calibrant.calibrators.Smrt  # noqa: B018
     with pytest.raises(ImportError, match="nothing"):
         from calibrant.metrics import nothing  # noqa: F401
-    assert not hasattr(calibrant.trust, "_hidden")
+    for name in ("_hidden", "a.b", "temperature.x", ".", "../x", "", "a b"):
+        assert not hasattr(calibrant.trust, name)
+        assert not hasattr(calibrant.calibrators, name)
 
 
 def test_a_module_of_a_folder_is_imported_without_the_others():

@@ -116,6 +116,18 @@ def test_a_forked_process_has_workers_of_its_own():
     assert done.stdout.strip() == "0"
 
 
+def test_a_fit_when_the_interpreter_ends_still_works():
+    code = (
+        "import atexit, torch\n"
+        "from calibrant.predictions.threads import alone\n"
+        "torch.set_num_threads(2)\n"
+        "atexit.register(lambda: print(alone(lambda: 7)))\n"
+        "alone(lambda: 1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("7", "")
+
+
 def test_random_numbers_are_the_same_after_work_is_spread():
     random.seed(0)
     torch.manual_seed(0)
@@ -144,8 +156,13 @@ def test_fits_of_few_rows_run_on_one_thread_and_those_of_many_on_all(monkeypatch
     monkeypatch.setattr(calibrator, "FEW", 200)
     z = torch.randn(20, 10)
     few = [z, z.numpy(), pd.DataFrame(z.numpy()), Predictions(logits=z, labels=torch.zeros(20).long())]
+    wide = Predictions(logits=z[:9], labels=torch.zeros(9).long(), features=torch.zeros(9, 100))
+    assert Asked.fit(wide) == 2
     assert [Asked.fit(rows) for rows in few] == [1] * 4
     assert Asked.fit(logits=z, labels=None) == 1
+    assert Asked.fit(labels=torch.zeros(20), logits=z[:18]) == 1
+    assert Asked.fit(z, torch.zeros(20, 512)) == 2  # other arguments, features say, count as well
+    assert Asked.fit([[0.0] * 10]) == 2  # a list is not counted
     many = torch.randn(21, 10)
     assert [Asked.fit(rows) for rows in (many, many.numpy(), Predictions(logits=many))] == [2] * 3
     assert torch.get_num_threads() == 2

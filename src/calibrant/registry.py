@@ -99,7 +99,8 @@ class Registry(Mapping[str, Any]):
         A folder whose methods have the names of its modules cannot have them as attributes too.
         """
         hint = ""
-        if not name.startswith("_") and find_spec(f"{self._home}.{name}") is None:  # modules are for Python to import
+        open_name = name.isidentifier() and not name.startswith("_")
+        if open_name and find_spec(f"{self._home}.{name}") is None:  # modules are for Python to import
             methods = {entry.method.__name__: entry.method for entry in self.entries()}
             if name in methods:
                 return methods[name]

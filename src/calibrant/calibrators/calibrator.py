@@ -58,7 +58,7 @@ class Objective:
 
 
 Fitted = TypeVar("Fitted", bound="Calibrator")
-FEW = 1_000_000  # logits up to which a fit is faster on one thread (benchmarks/speed/threads.py)
+FEW = 1_000_000  # numbers up to which a fit is faster on one thread (benchmarks/speed/threads.py)
 PROBED = 1_000_000  # classes up to which what was loaded is tried on a row
 
 
@@ -248,19 +248,22 @@ def check_fit(method: type) -> None:
 
     @functools.wraps(fit)
     def on_one_thread(*args: Any, **given: Any) -> Any:
-        rows = args[1] if len(args) > 1 else given.get("logits")
-        return alone(lambda: fit(*args, **given)) if _few(rows) else fit(*args, **given)
+        logits = args[1] if len(args) > 1 else given.get("logits")
+        sizes = [_size(value) for value in (*args[1:], *given.values())]
+        few = _size(logits) > 0 and sum(sizes) <= FEW
+        return alone(lambda: fit(*args, **given)) if few else fit(*args, **given)
 
     setattr(method, "fit", classmethod(on_one_thread))  # noqa: B010  mypy knows no other way
 
 
-def _few(rows: Any) -> bool:
-    """Say whether these are logits in main memory, so few that threads only hinder."""
-    given = rows.rows.scores if isinstance(rows, Predictions) else rows
+def _size(given: Any) -> float:
+    """Return how many numbers an argument of a fit holds; infinitely many where they are not in main memory."""
+    if isinstance(given, Predictions):
+        return _size(given.rows.scores) + (_size(given.features) if given.has_features else 0.0)
     if isinstance(given, Tensor):
-        return given.device.type == "cpu" and given.numel() <= FEW
-    size = getattr(given, "size", None)  # of an array or a table
-    return isinstance(size, int) and size <= FEW
+        return float(given.numel()) if given.device.type == "cpu" else math.inf
+    shape = getattr(given, "shape", None)  # of an array or a table
+    return float(math.prod(shape)) if isinstance(shape, tuple) and all(isinstance(s, int) for s in shape) else 0.0
 
 
 def check_width(width: int, *, needs: Any) -> None:

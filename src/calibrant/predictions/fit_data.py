@@ -103,7 +103,7 @@ def of_arrays(fitted: nn.Module, logits: Any, features: Any) -> Array:
     if features is not None:
         given.append(checks.tensor(features, "features").to(home))
     with torch.no_grad():
-        answer: Array = fitted(*given).cpu().numpy()
+        answer: Array = fitted.forward(*given).cpu().numpy()  # hooks are called around this call already
     return answer
 
 

@@ -42,7 +42,10 @@ def spread(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
         with torch.set_grad_enabled(grad):
             return work(part)
 
-    tasks = [_workers(threads).submit(copy_context().run, graded, part) for part in parts]
+    try:
+        tasks = [_workers(threads).submit(copy_context().run, graded, part) for part in parts]
+    except RuntimeError:  # the interpreter is about to end, and starts no threads any more
+        return [work(part) for part in parts]
     _ = [task.exception() for task in tasks]
     return [task.result() for task in tasks]
 
